@@ -1,0 +1,286 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: the libpagedkv authors
+
+# The test command: sets up what is missing, builds the library in every way it is supported and
+# runs the tests of each build. What is tested is said in tests/CMakeLists.txt; here stands only in
+# which builds. A stage that fails does not keep the later ones from running.
+set -u
+
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd) || exit 2
+cd "$root" || exit 2
+. tests/support/setup.sh
+
+stages="gcc clang asan tsan check valgrind install format"
+
+usage() {
+    cat <<'EOF'
+usage: sh tests/run.sh [--full] [--only STAGE]... [--help]
+
+Builds and tests the library; takes some minutes, the second time less.
+
+  --full        also the tests labelled `full`, and PKV_TEST_FULL=1 for all others
+  --only STAGE  run this stage only (may be given several times)
+  --help        this text
+
+Stages:
+  gcc       Release with gcc, warnings are errors; all tests
+  clang     Debug with clang, warnings are errors; unit, simulator, fuzz and conformance tests
+  asan      address and undefined-behaviour sanitizers; the same tests
+  tsan      thread sanitizer; the tests labelled `tsan`
+  check     every internal check after every mutation (PKV_CHECK=2); unit and simulator tests
+  valgrind  the unit tests under valgrind's memcheck
+  install   outside projects that use an installed library (from the gcc build)
+  format    clang-format 14 has nothing to change
+
+Environment: PKV_JOBS (jobs at once; default: all processors), CMAKE_GENERATOR.
+Exit status: 0 all passed, 1 something failed, 2 wrong usage or a tool cannot be had.
+EOF
+}
+
+full=0
+only=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --help | -h) usage; exit 0 ;;
+    --full) full=1 ;;
+    --only)
+        shift
+        case " $stages " in
+        *" ${1:-none} "*) only="$only ${1:-}" ;;
+        *) echo "run.sh: --only wants one of: $stages" >&2; exit 2 ;;
+        esac
+        ;;
+    *) echo "run.sh: unknown argument '$1'; try --help" >&2; exit 2 ;;
+    esac
+    shift
+done
+[ -n "$only" ] || only=$stages
+
+# ---- Counting
+
+num_passed=0
+num_failed=0
+num_skipped=0
+skips=           # "; name (why)" for each different one
+failures=        # names of what failed
+started=$(date +%s)
+
+# Remember that $1 was skipped because of $2; each pair is named once in the summary.
+note_skip() {
+    num_skipped=$((num_skipped + 1))
+    case "$skips; " in
+    *"; $1 ($2); "*) ;;
+    *) skips="$skips; $1 ($2)" ;;
+    esac
+}
+
+# Print "passed failed skipped" of the ctest output $1.
+count_ctest() {
+    awk '/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / {
+             if (/ Passed +[0-9.]+ sec/) passed++
+             else if (/\*\*\*Skipped/) skipped++
+             else failed++
+         }
+         END { print passed + 0, failed + 0, skipped + 0 }' "$1"
+}
+
+# Print "name<TAB>why" for each test that the ctest output $1 shows as skipped, and for each case
+# that a CMocka program skipped although it passed. What they printed is in ctest's log $2.
+list_skipped() {
+    awk 'FNR == 1 { file++ }
+         file == 1 && /\*\*\*Skipped/ { is_skipped[$4] = 1 }
+         file == 1 { next }
+         /^[0-9]+\/[0-9]+ Testing: / { name = $3; why = "gives no reason"; num_cases = 0 }
+         /^skipped: / { why = substr($0, 10) }
+         /^\[  SKIPPED \] / && !/test\(s\)/ { cases[$4] = why; num_cases++ }
+         /^Test Passed\./ && is_skipped[name] { print name "\t" why }
+         /^Test Passed\./ && num_cases > 0 {
+             for (case_name in cases)
+                 print name "." case_name "\t" cases[case_name]
+         }
+         /^Test (Passed|Failed)/ { split("", cases) }' "$1" "$2"
+}
+
+# ---- Building and running one build folder
+
+# Configure and build build/test-$1 with the CMake arguments that follow.
+build() {
+    folder=build/test-$1
+    shift
+    cmake -S . -B "$folder" -DPKV_WERROR=ON -DPKV_CUDA=AUTO "$@" &&
+        cmake --build "$folder" --parallel "$jobs"
+}
+
+# Run ctest in build/test-$1 with the arguments that follow and count what it says.
+run_ctest() {
+    folder=build/test-$1
+    shift
+    # A stage without a test must not look like one that passed.
+    if ! ctest --test-dir "$folder" -N "$@" | grep -q 'Test *#'; then
+        stage_skip "there is no test for it: ctest $*"
+        return 0
+    fi
+    # The launcher is a command with its arguments, or nothing.
+    # shellcheck disable=SC2086
+    $launcher ctest --test-dir "$folder" --parallel "$jobs" --output-on-failure --timeout 900 \
+        "$@" >"$folder/ctest.out" 2>&1
+    ctest_status=$?
+    cat "$folder/ctest.out"
+    read -r passed failed skipped <<EOF
+$(count_ctest "$folder/ctest.out")
+EOF
+    num_passed=$((num_passed + passed))
+    num_failed=$((num_failed + failed))
+    list_skipped "$folder/ctest.out" "$folder/Testing/Temporary/LastTest.log" \
+        >"$folder/skipped.out"
+    listed=0
+    while IFS='	' read -r name why; do
+        note_skip "$name" "$why"
+        listed=$((listed + 1))
+    done <"$folder/skipped.out"
+    # ctest's own count is the floor: what was skipped without a trace in its log counts too.
+    while [ "$listed" -lt "$skipped" ]; do
+        note_skip "a test of $folder" "see $folder/ctest.out"
+        listed=$((listed + 1))
+    done
+    counts="$passed passed, $failed failed, $listed skipped"
+    if [ "$ctest_status" -ne 0 ] && [ "$failed" -eq 0 ]; then
+        return 1
+    fi
+    [ "$failed" -eq 0 ] || tests_failed=1
+    return 0
+}
+
+# Labels that the long run alone takes, as ctest's -LE argument; $1: labels to leave out as well.
+exclude() {
+    labels=$1
+    [ "$full" -eq 1 ] || labels="$labels${labels:+|}full"
+    echo "^(${labels:-none})\$"
+}
+
+# ---- Stages: 0 passed, 1 failed; stage_skip says why there was nothing to run
+
+stage_skip() {
+    skip_reason=$1
+}
+
+stage_gcc() {
+    build gcc -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++ &&
+        run_ctest gcc -LE "$(exclude install)"
+}
+
+stage_clang() {
+    if ! command -v clang >/dev/null 2>&1 || ! command -v clang++ >/dev/null 2>&1; then
+        stage_skip "clang is not installed"
+        return 0
+    fi
+    build clang -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ &&
+        run_ctest clang -LE "$(exclude 'install|style')"
+}
+
+stage_asan() {
+    build asan -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS=-O1 -DCMAKE_C_COMPILER=gcc \
+        -DCMAKE_CXX_COMPILER=g++ -DPKV_SANITIZE=address,undefined -DPKV_BUILD_BENCH=OFF &&
+        run_ctest asan -LE "$(exclude abi)"
+}
+
+stage_tsan() {
+    build tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++ \
+        -DPKV_SANITIZE=thread -DPKV_BUILD_BENCH=OFF -DPKV_BUILD_EXAMPLES=OFF || return 1
+    # The thread sanitizer of gcc 12 cannot live with the widest address randomisation.
+    if setarch "$(uname -m)" -R true 2>/dev/null; then
+        launcher="setarch $(uname -m) -R"
+    fi
+    run_ctest tsan -L '^tsan$' -LE "$(exclude '')"
+}
+
+stage_check() {
+    build check -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++ \
+        -DPKV_CHECK=2 -DPKV_BUILD_BENCH=OFF -DPKV_BUILD_EXAMPLES=OFF || return 1
+    run_ctest check -L '^(unit|sim|fuzz|conformance)$' -LE "$(exclude '')"
+}
+
+stage_valgrind() {
+    if ! command -v valgrind >/dev/null 2>&1; then
+        stage_skip "valgrind is not installed"
+        return 0
+    fi
+    memcheck="valgrind;--quiet;--error-exitcode=9;--leak-check=full;--errors-for-leak-kinds=definite,possible"
+    build valgrind -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_COMPILER=gcc \
+        -DCMAKE_CXX_COMPILER=g++ -DPKV_BUILD_BENCH=OFF -DPKV_BUILD_EXAMPLES=OFF \
+        -DPKV_TEST_LAUNCHER="$memcheck" || return 1
+    run_ctest valgrind -L '^unit$' -LE "$(exclude slow)"
+}
+
+stage_install() {
+    build gcc -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++ &&
+        run_ctest gcc -L '^install$'
+}
+
+stage_format() {
+    if ! command -v clang-format >/dev/null 2>&1; then
+        stage_skip "clang-format is not installed"
+        return 0
+    fi
+    # Another version formats a little differently: its opinion is not the project's.
+    version=$(clang-format --version | sed 's/.*version \([0-9]*\).*/\1/')
+    if [ "$version" -ne 14 ]; then
+        stage_skip "clang-format is version $version, not 14"
+        return 0
+    fi
+    find . -path ./build -prune -o -type f \
+        \( -name '*.[ch]' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) \
+        -exec clang-format --dry-run --Werror {} + || return 1
+    num_passed=$((num_passed + 1))
+    counts="1 passed"
+}
+
+# Run the stage $1, tell its time and what came out of it.
+run_stage() {
+    skip_reason=
+    counts=
+    launcher=
+    tests_failed=0
+    log=build/test-logs/$1.log
+    printf '== %-9s' "$1"
+    stage_started=$(date +%s)
+    "stage_$1" >"$log" 2>&1
+    stage_status=$?
+    seconds=$(($(date +%s) - stage_started))
+    if [ -n "$skip_reason" ]; then
+        note_skip "stage $1" "$skip_reason"
+        echo " skipped: $skip_reason (${seconds} s)"
+    elif [ "$stage_status" -eq 0 ] && [ "$tests_failed" -eq 0 ]; then
+        echo " ok: $counts (${seconds} s)"
+    else
+        # A build that breaks is one failure; failed tests were counted already.
+        [ "$tests_failed" -eq 1 ] || num_failed=$((num_failed + 1))
+        failures="$failures $1"
+        echo " FAILED${counts:+: }$counts (${seconds} s); the end of $log:"
+        tail -n 60 "$log" | sed 's/^/   | /'
+    fi
+}
+
+# ---- Main
+
+setup_install build/.setup-done
+setup_choose_generator
+jobs=$(setup_jobs)
+mkdir -p build/test-logs
+if [ "$full" -eq 1 ]; then
+    PKV_TEST_FULL=1
+    export PKV_TEST_FULL
+fi
+
+for stage in $stages; do
+    case " $only " in
+    *" $stage "*) run_stage "$stage" ;;
+    esac
+done
+
+echo
+echo "total time $(($(date +%s) - started)) s${failures:+; failed stages:}$failures"
+echo "$num_passed passed, $num_failed failed, $num_skipped skipped"
+echo "passed $num_passed, skipped $num_skipped${skips:+: }${skips#; }"
+[ "$num_failed" -eq 0 ]

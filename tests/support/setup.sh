@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: the libpagedkv authors
+
+# To be sourced by tests/run.sh and bench/run.sh: finds out which tools are missing and installs
+# them on Debian and its kin. Where nothing is missing it starts no package manager at all.
+
+# Print the packages that the build and the tests cannot do without and that are missing here.
+setup_missing_required() {
+    command -v cmake >/dev/null 2>&1 || echo cmake
+    command -v gcc >/dev/null 2>&1 || echo gcc
+    command -v g++ >/dev/null 2>&1 || echo g++
+    command -v pkg-config >/dev/null 2>&1 || echo pkg-config
+    if ! command -v ninja >/dev/null 2>&1 && ! command -v make >/dev/null 2>&1; then
+        echo ninja-build
+    fi
+    setup_has_header xxhash.h || echo libxxhash-dev
+    # The C library's own headers come only as a recommendation of gcc.
+    setup_has_header stdint.h || echo libc6-dev
+    setup_has_header cmocka.h || echo libcmocka-dev
+}
+
+# Say whether the compiler finds the header $1.
+setup_has_header() {
+    if command -v gcc >/dev/null 2>&1; then
+        echo "#if !__has_include(<$1>)
+#error
+#endif" | gcc -E - >/dev/null 2>&1
+    else
+        test -e "/usr/include/$1"
+    fi
+}
+
+# Print the packages without which single stages are skipped and that are missing here.
+setup_missing_optional() {
+    command -v clang >/dev/null 2>&1 || echo clang
+    command -v clang-format >/dev/null 2>&1 || echo clang-format
+    command -v valgrind >/dev/null 2>&1 || echo valgrind
+}
+
+# Run apt-get with the arguments given, as root.
+setup_apt_get() {
+    if [ "$(id -u)" -eq 0 ]; then
+        DEBIAN_FRONTEND=noninteractive apt-get "$@"
+    else
+        sudo -n env DEBIAN_FRONTEND=noninteractive apt-get "$@"
+    fi
+}
+
+# Say whether this user can install packages here.
+setup_can_install() {
+    command -v apt-get >/dev/null 2>&1 || return 1
+    [ "$(id -u)" -eq 0 ] && return 0
+    command -v sudo >/dev/null 2>&1 && sudo -n true >/dev/null 2>&1
+}
+
+# Install what is missing. $1: a file that remembers that the optional packages were tried, so that
+# one that this system does not have is not asked for again; the rest: packages that are missing
+# and that the caller needs on top. Exits with 2 where something needed cannot be had.
+setup_install() {
+    stamp=$1
+    shift
+    required=$(setup_missing_required | tr '\n' ' ')$*
+    optional=
+    [ -e "$stamp" ] || optional=$(setup_missing_optional | tr '\n' ' ')
+    if [ -z "$required$optional" ]; then
+        return 0
+    fi
+    if ! setup_can_install; then
+        [ -n "$required" ] || return 0
+        echo "Missing: $required. Install with, as root:" >&2
+        echo "    apt-get update && apt-get install -y --no-install-recommends $required" >&2
+        exit 2
+    fi
+
+    echo "== setup: installing $required $optional"
+    mkdir -p "$(dirname "$stamp")"
+    log=$(dirname "$stamp")/setup.log
+    if ! setup_apt_get update >"$log" 2>&1; then
+        tail -n 20 "$log" >&2
+        [ -z "$required" ] || { echo "apt-get update failed" >&2; exit 2; }
+    fi
+    # Word splitting is meant: these are lists of packages.
+    # shellcheck disable=SC2086
+    if [ -n "$required" ] &&
+        ! setup_apt_get install -y --no-install-recommends $required >>"$log" 2>&1; then
+        tail -n 20 "$log" >&2
+        echo "apt-get install failed; needed: $required" >&2
+        exit 2
+    fi
+    # shellcheck disable=SC2086
+    for package in $optional; do
+        setup_apt_get install -y --no-install-recommends "$package" >>"$log" 2>&1 ||
+            echo "   could not install $package; its stage will be skipped"
+    done
+    : >"$stamp"
+}
+
+# Choose ninja where it is there, for build folders that are made from here on.
+setup_choose_generator() {
+    if [ -z "${CMAKE_GENERATOR:-}" ] && command -v ninja >/dev/null 2>&1; then
+        CMAKE_GENERATOR=Ninja
+        export CMAKE_GENERATOR
+    fi
+}
+
+# Print how many jobs to run at once: PKV_JOBS, else the processors this process may use.
+setup_jobs() {
+    echo "${PKV_JOBS:-$(nproc 2>/dev/null || echo 2)}"
+}
