@@ -4,19 +4,20 @@
 
 # Installs a build into a tree of its own and builds a foreign project against it, once through
 # CMake's find_package and once with nothing but a compiler and pkg-config.
-# usage: consume.sh BUILD_DIR WORK_DIR COMPILER install TREE
-#        consume.sh BUILD_DIR WORK_DIR COMPILER cmake|pkg_config TREE LIBRARY
-#        consume.sh BUILD_DIR WORK_DIR COMPILER subdirectory
+# usage: consume.sh BUILD_DIR CONFIG WORK_DIR COMPILER install TREE
+#        consume.sh BUILD_DIR CONFIG WORK_DIR COMPILER cmake|pkg_config TREE LIBRARY
+#        consume.sh BUILD_DIR CONFIG WORK_DIR COMPILER subdirectory
 # TREE: both (everything) or static (headers and the static library only). LIBRARY: static|shared.
 set -eu
 
 source_dir=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 build_dir=$1
-work_dir=$2
-compiler=$3
-how=$4
-tree=${5:-}
-library=${6:-}
+config=$2
+work_dir=$3
+compiler=$4
+how=$5
+tree=${6:-}
+library=${7:-}
 prefix=$work_dir/tree-$tree
 
 # Check that the program $1 was linked the way the case says, then run it.
@@ -43,10 +44,10 @@ install)
     # Installed in one place and moved to another: the tree must not remember where it was.
     rm -rf "$prefix" "$prefix-first"
     if [ "$tree" = both ]; then
-        cmake --install "$build_dir" --prefix "$prefix-first"
+        cmake --install "$build_dir" --config "$config" --prefix "$prefix-first"
     else
-        cmake --install "$build_dir" --prefix "$prefix-first" --component headers
-        cmake --install "$build_dir" --prefix "$prefix-first" --component static
+        cmake --install "$build_dir" --config "$config" --prefix "$prefix-first" --component headers
+        cmake --install "$build_dir" --config "$config" --prefix "$prefix-first" --component static
     fi
     mv "$prefix-first" "$prefix"
     ;;
