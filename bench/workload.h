@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* What the benches serve: requests with a prompt length, an output length and tokens. They come from
- * built-in length tables, from generated multi-turn chats, or from a trace file. No scheduler, no
- * clock and no part of the library is here.
+/* What the benches serve: requests with a prompt length, an output length and tokens, from built-in
+ * length tables or from a trace file; multi-turn chats are in workload_chat.h. No scheduler, no clock
+ * and no part of the library is here.
  *
  * The one idea: a token is a pure function of (who owns this part of the sequence, position), so two
  * requests share a prefix exactly where their workload says so, and nothing is stored. */
@@ -22,34 +22,28 @@
 
 typedef enum workload_format {
     WORKLOAD_TABLE = 0,      /* built in: workload_make_table */
-    WORKLOAD_CHATS = 1,      /* built in: workload_make_chats */
-    WORKLOAD_AZURE_CSV = 2,  /* TIMESTAMP,ContextTokens,GeneratedTokens */
-    WORKLOAD_MOONCAKE = 3,   /* JSON lines: timestamp, input_length, output_length, hash_ids */
-    WORKLOAD_VIDUR_CSV = 4,  /* num_prefill_tokens,num_decode_tokens,... (vidur, vattention) */
-    WORKLOAD_TWO_COLUMNS = 5 /* input,output; with or without a header line */
+    WORKLOAD_AZURE_CSV = 1,  /* TIMESTAMP,ContextTokens,GeneratedTokens */
+    WORKLOAD_MOONCAKE = 2,   /* JSON lines: timestamp, input_length, output_length, hash_ids */
+    WORKLOAD_VIDUR_CSV = 3,  /* num_prefill_tokens,num_decode_tokens,... (vidur, vattention) */
+    WORKLOAD_TWO_COLUMNS = 4 /* input,output; with or without a header line */
 } workload_format;
 
-/* One request. Its sequence is prompt + output: token at `position` is
- *   - of the shared part while position < num_shared_tokens   (owner: shared_id),
- *   - of a hash block where the workload has them             (owner: the block's id),
- *   - else its own                                            (owner: sequence_id).
- * A later turn of a chat has the sequence_id of the first one and a longer prompt, which holds the
- * earlier prompts and outputs token for token. */
+/* One request. Its sequence is prompt + output: the token at a position belongs to a hash block where
+ * the prompt has them (owner: the block's id), else to the request alone. */
 typedef struct workload_item {
-    double arrival_seconds; /* since the start of the trace, never falling; 0 without arrivals */
+    double arrival_seconds; /* since the first one, never falling; 0 without arrivals */
     int32_t num_input_tokens, num_output_tokens; /* both >= 1 */
-    int32_t num_shared_tokens;
-    uint64_t shared_id, sequence_id;
-    int64_t first_hash;         /* index into workload.hash_ids */
-    int32_t num_hashes;         /* 0: none */
-    int32_t conversation, turn; /* of chats; else item index and 0 */
+    uint64_t sequence_id;
+    int64_t first_hash; /* index into hash_ids */
+    int32_t num_hashes; /* 0: none */
+    int32_t file_index; /* place among the requests of the table or file */
 } workload_item;
 
-typedef struct workload {
-    char name[64]; /* "sharegpt", "chats", or the file's name without its folder */
+typedef struct workload_list {
+    char name[64]; /* "sharegpt", or the file's name without its folder */
     workload_format format;
     bool has_arrivals;
-    workload_item *items;
+    workload_item *items; /* by arrival, else as the file has them */
     int32_t num_items;
     int32_t hash_block_size; /* tokens of a hash block; 0 without hash blocks */
     int64_t *hash_ids;
@@ -57,7 +51,7 @@ typedef struct workload {
     int32_t max_total_tokens; /* largest prompt + output */
     double mean_input_tokens, mean_output_tokens;
     int64_t num_skipped_items; /* of a file: lines without input or without output tokens */
-} workload;
+} workload_list;
 
 /* Name a format for people ("Azure CSV"). Static text. */
 const char *workload_format_name(workload_format format);
@@ -69,47 +63,27 @@ const char *workload_format_name(workload_format format);
  *
  * Returns false for another name or no memory, with a message. */
 bool workload_make_table(
-    const char *name, uint64_t seed, int32_t num_items, workload *out, char *error);
+    const char *name, uint64_t seed, int32_t num_items, workload_list *out, char *error);
 
-/* Generated multi-turn chats; zero a whole one and set what differs. Lengths are clipped log-normals
- * of the given mean; every prompt holds system prompt + all earlier turns. */
-typedef struct workload_chat_config {
-    uint64_t seed;
-    int32_t num_conversations;  /* 0 = 200 */
-    int32_t num_system_prompts; /* 0 = 4; a conversation draws one, the first ones more often */
-    int32_t mean_system_tokens; /* 0 = 500 */
-    int32_t mean_turns;         /* 0 = 4; geometric, at least 1 */
-    int32_t mean_user_tokens;   /* 0 = 60 */
-    int32_t mean_answer_tokens; /* 0 = 200 */
-    int32_t max_total_tokens;   /* a conversation ends before it would exceed this; 0 = 8192 */
-    double conversations_per_second; /* Poisson arrivals; 0 = 2 */
-    double mean_think_seconds;       /* between an answer's arrival and the next turn; 0 = 20 */
-} workload_chat_config;
-
-/* Make the chats, ordered by arrival. A turn's arrival assumes that answers come at 30 tokens a
- * second; a closed-loop bench orders turns by itself (conversation, turn).
- *
- * Returns false for a configuration that makes no sense or no memory, with a message. */
-bool workload_make_chats(const workload_chat_config *config, workload *out, char *error);
-
-/* Read a trace file; its format is found from its content, not from its name.
+/* Read a trace file; its format is found from its content, not from its name. Requests are ordered by
+ * arrival, equal ones as in the file.
  *
  * Lines without input or output tokens are skipped and counted. Anything else that is not understood
  * fails: the message is "FILE:LINE: what is wrong". Returns false then, and for an empty trace. */
-bool workload_read_trace(const char *path, workload *out, char *error);
+bool workload_read_trace(const char *path, workload_list *out, char *error);
 
 /* Keep only requests of at most `max_total_tokens` prompt + output tokens; means are recomputed.
  * Returns how many were dropped. */
-int32_t workload_drop_longer(workload *workload, int32_t max_total_tokens);
+int32_t workload_drop_longer(workload_list *workload, int32_t max_total_tokens);
 
-/* Release what make or read allocated; a zeroed workload is a no-op. */
-void workload_release(workload *workload);
+/* Release what make or read allocated; a zeroed list is a no-op. */
+void workload_release(workload_list *workload);
 
 /* The token at `position` (0 <= position < prompt + output) of an item's sequence. */
-int32_t workload_get_token(const workload *workload, int32_t item_index, int32_t position);
+int32_t workload_get_token(const workload_list *workload, int32_t item_index, int32_t position);
 
 /* Write the tokens [first, first + num_tokens) of an item's sequence. */
-void workload_get_tokens(const workload *workload,
+void workload_get_tokens(const workload_list *workload,
                          int32_t item_index,
                          int32_t first,
                          int32_t num_tokens,
