@@ -228,6 +228,7 @@ void pkvi_pool_forget(pkv_pool *pool, pkv_block_id block) {
     int32_t group = (int32_t)pool->states[block].group;
     int32_t remaining = pkvi_prefix_index_remove(pool->index, block);
 
+    pool->num_keys_forgotten++;
     pkvi_publish_log_remove(&pool->log, block);
     if (pkvi_event_ring_is_on(&pool->events)) {
         pkv_event event = {0};
@@ -243,6 +244,7 @@ void pkvi_pool_forget(pkv_pool *pool, pkv_block_id block) {
 }
 
 void pkvi_pool_forget_all(pkv_pool *pool) {
+    pool->num_keys_forgotten++;
     pkvi_prefix_index_clear(pool->index, pool->num_blocks);
     pkvi_publish_log_clear(&pool->log);
     if (pkvi_event_ring_is_on(&pool->events)) {

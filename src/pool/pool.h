@@ -37,6 +37,7 @@ struct pkv_pool {
     uint64_t num_blocks_allocated;
     uint64_t num_blocks_evicted;
     uint64_t num_keys_published;
+    uint64_t num_keys_forgotten; /* with num_keys_published, tells whether a lookup is still true */
     pkv_allocator allocator;
     size_t memory_size;
     bool owns_memory;

@@ -66,12 +66,10 @@ pkv_status pkv_pool_match(const pkv_pool *pool,
     if (num_hits == NULL || (num_keys > 0 && hits == NULL)) {
         return invalid(pool, "hits or num_hits is NULL");
     }
-    query = (struct pkvi_index_query){keys,
-                                      num_keys,
-                                      1,
-                                      group,
-                                      pool->stored_tokens != NULL ? token_ids : NULL,
-                                      pool->block_sizes[group]};
+    query.num_keys = num_keys;
+    query.group = group;
+    query.cursor = (struct pkvi_key_cursor){keys, NULL, NULL, 0, pool->block_sizes[group], 1, 0, 0};
+    query.cursor.token_ids = pool->stored_tokens != NULL ? token_ids : NULL;
     *num_hits = pool->is_caching ? pkvi_prefix_index_match(pool->index, &query, hits) : 0;
     return PKV_OK;
 }

@@ -146,35 +146,33 @@ int32_t pkvi_prefix_index_match(struct pkvi_prefix_index *index,
                                 const struct pkvi_index_query *query,
                                 pkv_block_id *hits) {
     struct home ring[AHEAD_RING];
+    struct pkvi_key_cursor cursor = query->cursor;
+    struct pkvi_key_cursor ahead = query->cursor;
+    int32_t num_tokens = cursor.key_stride * cursor.tokens_per_key;
     int32_t num_homes = 0;
     int32_t num_entries = 0;
 
-    for (int32_t i = 0; i < query->num_keys; i++) {
-        const pkv_block_key *key = &query->keys[(size_t)i * (size_t)query->key_stride];
-        const int32_t *token_ids = NULL;
+    for (int32_t i = 0; i < query->num_keys; i++, pkvi_key_cursor_advance(&cursor)) {
         uint32_t slot;
 
         for (; num_homes < query->num_keys && num_homes <= i + AHEAD_SLOT; num_homes++) {
-            const pkv_block_key *later =
-                &query->keys[(size_t)num_homes * (size_t)query->key_stride];
-            struct home home = home_of(index, query->group, later);
+            struct home home = home_of(index, query->group, pkvi_key_cursor_key(&ahead));
             ring[num_homes % AHEAD_RING] = home;
             PKVI_PREFETCH(&index->slots[home.slot]);
+            pkvi_key_cursor_advance(&ahead);
         }
         for (; num_entries < num_homes && num_entries <= i + AHEAD_ENTRY; num_entries++) {
             uint32_t value = index->slots[ring[num_entries % AHEAD_RING].slot];
             PKVI_PREFETCH(&index->entries[block_in(index, value)]);
             PKVI_PREFETCH(&index->states[block_in(index, value)]);
         }
-        slot = find_slot(index, query->group, key, ring[i % AHEAD_RING], true);
+        slot = find_slot(index, query->group, pkvi_key_cursor_key(&cursor), ring[i % AHEAD_RING],
+                         true);
         if (slot == NO_SLOT) {
             return i;
         }
-        if (query->token_ids != NULL) {
-            token_ids = query->token_ids + (size_t)i * (size_t)query->num_tokens;
-        }
-        hits[i] = oldest_with_tokens(index, block_in(index, index->slots[slot]), token_ids,
-                                     query->num_tokens);
+        hits[i] = oldest_with_tokens(index, block_in(index, index->slots[slot]),
+                                     pkvi_key_cursor_tokens(&cursor), num_tokens);
         if (hits[i] == PKV_NULL_BLOCK) {
             return i;
         }

@@ -35,15 +35,53 @@ struct pkvi_prefix_index {
     uint64_t num_collisions_rejected; /* equal hash, other lineage or tokens */
 };
 
-/* What is looked for. */
-struct pkvi_index_query {
+/* A walk over keys that lie in one array, or in equal pieces that `pieces` names in order. A group
+ * whose blocks are coarser than a key takes every key_stride-th, starting with the last of the first
+ * block; key_stride divides keys_per_piece. The tokens, where present, lie like the keys. */
+struct pkvi_key_cursor {
     const pkv_block_key *keys;
-    int32_t num_keys;
-    int32_t key_stride; /* keys[i * key_stride] is the i-th: coarser groups skip some */
-    int32_t group;
-    const int32_t *token_ids; /* NULL, or [num_keys][num_tokens]: must be equal, too */
-    int32_t num_tokens;       /* tokens in a block of the group */
+    const int32_t *token_ids; /* NULL: compare keys only */
+    const int32_t *pieces;    /* NULL: one piece, number 0 */
+    int32_t keys_per_piece;
+    int32_t tokens_per_key;
+    int32_t key_stride;
+    int32_t piece;  /* of the next key */
+    int32_t offset; /* of the next key within its piece */
 };
+
+/* What is looked for: the next num_keys keys of the cursor, in one group. */
+struct pkvi_index_query {
+    struct pkvi_key_cursor cursor;
+    int32_t num_keys;
+    int32_t group;
+};
+
+static inline size_t pkvi_key_cursor_at(const struct pkvi_key_cursor *cursor) {
+    int32_t number = cursor->pieces != NULL ? cursor->pieces[cursor->piece] : 0;
+
+    return (size_t)number * (size_t)cursor->keys_per_piece + (size_t)cursor->offset;
+}
+
+static inline const pkv_block_key *pkvi_key_cursor_key(const struct pkvi_key_cursor *cursor) {
+    return &cursor->keys[pkvi_key_cursor_at(cursor)];
+}
+
+/* Tokens of the whole block whose last key the cursor stands on; NULL when there are none. */
+static inline const int32_t *pkvi_key_cursor_tokens(const struct pkvi_key_cursor *cursor) {
+    size_t first_key = pkvi_key_cursor_at(cursor) - (size_t)(cursor->key_stride - 1);
+
+    return cursor->token_ids == NULL
+               ? NULL
+               : &cursor->token_ids[first_key * (size_t)cursor->tokens_per_key];
+}
+
+static inline void pkvi_key_cursor_advance(struct pkvi_key_cursor *cursor) {
+    cursor->offset += cursor->key_stride;
+    if (cursor->pieces != NULL && cursor->offset >= cursor->keys_per_piece) {
+        cursor->offset -= cursor->keys_per_piece;
+        cursor->piece++;
+    }
+}
 
 /* Carve and clear the slots; `entries`, `states`, the token fields and `copy_counts` are set by the
  * caller. */
