@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: the libpagedkv authors */
+
+/* The scheduler: one step from both queues to the entries, and back from the outputs. The order of
+ * waiting requests is scheduler_queue.c, the hit rate scheduler_window.c.
+ *
+ * The one idea: running requests are served first and may take blocks from each other; waiting
+ * ones get what is left and never take a block from anybody. */
+#include "scheduler_state.h"
+
+#include <stdio.h>
+
+/* ---- preemption ------------------------------------------------------------------------------ */
+
+/* The one that loses least: the newest, or the least urgent wherever it stands (the first of
+ * several that are equal but for their name, as vLLM does). */
+static scheduler_request *choose_victim(const struct scheduler *scheduler) {
+    if (scheduler->config.policy == SCHEDULER_FCFS) {
+        return scheduler->running[scheduler->num_running - 1];
+    }
+    scheduler_request *victim = scheduler->running[0];
+    for (int32_t i = 1; i < scheduler->num_running; i++) {
+        scheduler_request *other = scheduler->running[i];
+        if (other->priority > victim->priority ||
+            (other->priority == victim->priority && other->arrival > victim->arrival)) {
+            victim = other;
+        }
+    }
+    return victim;
+}
+
+/* With priorities the victim may have its share of this very step already: then the share goes back
+ * to the budget. Its blocks were published when they were scheduled, but will not be computed now.
+ * Tracked steps withdraw them; untracked ones leave them findable, as vLLM does. Nobody has hit them
+ * yet, because admissions come later and not at all after a preemption. */
+static pkv_status preempt(struct scheduler *scheduler, scheduler_request *victim) {
+    scheduler_entry *entry = scheduler_find_entry(scheduler, victim);
+
+    if (entry != NULL) {
+        scheduler_remove_entry(scheduler, entry);
+        if (scheduler->config.track_steps) {
+            pkv_status status =
+                pkv_unschedule(scheduler->config.manager, victim->handle, scheduler->step.number);
+            if (status != PKV_OK) {
+                return status;
+            }
+        }
+    }
+    scheduler->preempted[scheduler->step.num_preempted++] = victim;
+    scheduler->stats.num_preemptions++;
+    return scheduler_take_back(scheduler, victim);
+}
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+static pkv_slots_args slots_args(const struct scheduler *scheduler, int32_t num_new_tokens) {
+    return (pkv_slots_args){
+        .struct_size = sizeof(pkv_slots_args),
+        .num_new_tokens = num_new_tokens,
+        .num_lookahead_tokens = scheduler->config.max_draft_tokens,
+        .step = scheduler->config.track_steps ? scheduler->step.number : 0,
+    };
+}
+
+static int32_t limit_to_step(const struct scheduler *scheduler, int32_t num_tokens) {
+    if (scheduler->config.long_prefill_threshold > 0) {
+        num_tokens = scheduler_minimum(num_tokens, scheduler->config.long_prefill_threshold);
+    }
+    return scheduler_minimum(num_tokens, scheduler->budget);
+}
+
+/* The position max_model_len - 1 is never computed: its token is the last and has no successor. */
+static int32_t count_running_tokens(const struct scheduler *scheduler,
+                                    const scheduler_request *request) {
+    int32_t num_tokens = request->num_tokens + request->num_drafts - request->num_computed_tokens;
+    int32_t num_places = scheduler->config.max_model_len - 1 - request->num_computed_tokens;
+
+    return scheduler_minimum(limit_to_step(scheduler, num_tokens), num_places);
+}
+
+/* Returns PKV_NO_FREE_BLOCKS when the request itself was the victim in the end. */
+static pkv_status allocate_or_preempt(struct scheduler *scheduler,
+                                      scheduler_request *request,
+                                      int32_t num_new_tokens) {
+    pkv_slots_args args = slots_args(scheduler, num_new_tokens);
+    args.num_computed_tokens = request->num_computed_tokens;
+
+    for (;;) {
+        pkv_status status =
+            pkv_allocate_slots(scheduler->config.manager, request->handle, &args, NULL);
+        if (status != PKV_NO_FREE_BLOCKS) {
+            return status;
+        }
+        scheduler_request *victim = choose_victim(scheduler);
+        status = preempt(scheduler, victim);
+        if (status != PKV_OK) {
+            return status;
+        }
+        if (victim == request) {
+            return PKV_NO_FREE_BLOCKS;
+        }
+    }
+}
+
+static pkv_status schedule_running(struct scheduler *scheduler) {
+    scheduler->cursor = 0;
+    while (scheduler->cursor < scheduler->num_running && scheduler->budget > 0) {
+        scheduler_request *request = scheduler->running[scheduler->cursor];
+        int32_t num_new_tokens = count_running_tokens(scheduler, request);
+        if (num_new_tokens > 0) {
+            pkv_status status = allocate_or_preempt(scheduler, request, num_new_tokens);
+            if (status != PKV_OK) {
+                return status == PKV_NO_FREE_BLOCKS ? PKV_OK : status;
+            }
+            int32_t num_drafts =
+                request->num_computed_tokens + num_new_tokens - request->num_tokens;
+            scheduler_add_entry(scheduler, request, num_new_tokens,
+                                num_drafts > 0 ? num_drafts : 0);
+            request->num_drafts = 0;
+        }
+        scheduler->cursor++;
+    }
+    return PKV_OK;
+}
+
+/* Where a step so far is all decodes of 1 + drafts tokens, one more request with a single token to
+ * compute is widened to that shape, so that the batch stays uniform (a captured graph can run it). */
+static bool wants_draft_places(const struct scheduler *scheduler, int32_t num_new_tokens) {
+    if (scheduler->config.max_draft_tokens == 0 || num_new_tokens != 1 ||
+        scheduler->step.num_entries == 0) {
+        return false;
+    }
+    for (int32_t i = 0; i < scheduler->step.num_entries; i++) {
+        if (scheduler->entries[i].request->is_prefilling) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Admission counts for the hit rate, a lookup that leads to none does not; nor does a return, which
+ * would count a request's own work as a hit. */
+static void count_hits(struct scheduler *scheduler,
+                       const scheduler_request *request,
+                       int32_t num_hit_tokens) {
+    if (scheduler->config.disable_prefix_cache || request->skip_cache_read ||
+        request->num_preemptions > 0) {
+        return;
+    }
+    scheduler->step_hits.num_requests++;
+    scheduler->step_hits.num_tokens += request->num_tokens;
+    scheduler->step_hits.num_hit_tokens += num_hit_tokens;
+}
+
+/* Returns PKV_OK, or why the request has to wait or go. */
+static pkv_status admit(struct scheduler *scheduler, scheduler_request *request) {
+    int32_t num_hit_tokens;
+    pkv_status status =
+        pkv_get_computed_blocks(scheduler->config.manager, request->handle, &num_hit_tokens);
+    if (status != PKV_OK) {
+        return status;
+    }
+    int32_t num_missing_tokens = request->num_tokens - num_hit_tokens;
+    int32_t num_new_tokens = limit_to_step(scheduler, num_missing_tokens);
+    int32_t num_drafts = 0;
+    if (wants_draft_places(scheduler, num_missing_tokens)) {
+        num_drafts = scheduler->config.max_draft_tokens;
+        num_new_tokens += num_drafts;
+        if (num_new_tokens > scheduler->budget) {
+            return PKV_MORE;
+        }
+    }
+
+    pkv_slots_args args = slots_args(scheduler, num_new_tokens);
+    args.num_new_computed_tokens = num_hit_tokens;
+    args.full_sequence_must_fit = !scheduler->config.admit_partial_sequences;
+    args.num_watermark_blocks =
+        scheduler->step.num_entries > 0 ? scheduler->config.num_watermark_blocks : 0;
+    status = pkv_allocate_slots(scheduler->config.manager, request->handle, &args, NULL);
+    if (status != PKV_OK) {
+        return status;
+    }
+    count_hits(scheduler, request, num_hit_tokens);
+    scheduler_start_running(scheduler, request);
+    request->num_computed_tokens = num_hit_tokens;
+    scheduler_add_entry(scheduler, request, num_new_tokens, num_drafts);
+    return PKV_OK;
+}
+
+/* The first that cannot be admitted ends it: overtaking would starve the long requests. */
+static pkv_status admit_waiting(struct scheduler *scheduler) {
+    while (scheduler->waiting.first != NULL && scheduler->budget > 0 &&
+           scheduler->num_running < scheduler->config.max_running_requests) {
+        scheduler_request *request = scheduler->waiting.first;
+        pkv_status status = admit(scheduler, request);
+        if (status == PKV_NEVER_FITS) {
+            scheduler_queue_remove(&scheduler->waiting, request);
+            scheduler->stats.num_rejected++;
+            status = scheduler_end_request(scheduler, request, SCHEDULER_REJECTED);
+        }
+        if (status != PKV_OK) {
+            return status > PKV_OK ? PKV_OK : status;
+        }
+    }
+    return PKV_OK;
+}
+
+static void begin_step(struct scheduler *scheduler) {
+    scheduler_reuse_ended_requests(scheduler);
+    scheduler->step = (scheduler_step){.number = scheduler->step.number + 1,
+                                       .entries = scheduler->entries,
+                                       .batch_entries = scheduler->batch_entries,
+                                       .preempted = scheduler->preempted};
+    scheduler->budget = scheduler->config.max_step_tokens;
+    scheduler->step_hits = (scheduler_hits){0, 0, 0};
+}
+
+/* Computed tokens move on when a step is scheduled, not when it has run: the next step can then be
+ * planned from the counts alone. */
+static void finish_step(struct scheduler *scheduler) {
+    for (int32_t i = 0; i < scheduler->step.num_entries; i++) {
+        scheduler_request *request = scheduler->entries[i].request;
+        request->num_computed_tokens += scheduler->entries[i].num_new_tokens;
+        request->is_prefilling = request->num_computed_tokens < request->num_tokens;
+    }
+    scheduler->step.num_tokens = scheduler->config.max_step_tokens - scheduler->budget;
+    scheduler->is_in_flight = scheduler->step.num_entries > 0;
+    scheduler->stats.num_steps++;
+    scheduler->stats.num_step_tokens += (uint64_t)scheduler->step.num_tokens;
+    scheduler_window_add(&scheduler->window, scheduler->step_hits);
+}
+
+static void log_window(struct scheduler *scheduler) {
+    if (scheduler->stats.num_steps % SCHEDULER_LOG_WINDOW_STEPS != 0) {
+        return;
+    }
+    uint64_t num_preemptions =
+        scheduler->stats.num_preemptions - scheduler->num_preemptions_at_window_start;
+    scheduler->num_preemptions_at_window_start = scheduler->stats.num_preemptions;
+    if (scheduler->config.log == NULL ||
+        num_preemptions * SCHEDULER_LOG_STEPS_PER_PREEMPTION < SCHEDULER_LOG_WINDOW_STEPS) {
+        return;
+    }
+    char text[320];
+    snprintf(text, sizeof text,
+             "%llu preemptions in the last %d steps, each recomputed: raise num_blocks "
+             "(utilisation) or num_watermark_blocks (now %d), or lower max_running_requests "
+             "(now %d) or max_step_tokens (now %d)",
+             (unsigned long long)num_preemptions, SCHEDULER_LOG_WINDOW_STEPS,
+             (int)scheduler->config.num_watermark_blocks,
+             (int)scheduler->config.max_running_requests, (int)scheduler->config.max_step_tokens);
+    scheduler->config.log(scheduler->config.log_context, PKV_LOG_WARNING, text);
+}
+
+pkv_status scheduler_schedule(struct scheduler *scheduler, const scheduler_step **out) {
+    if (scheduler->is_in_flight) {
+        return PKV_ERROR_BUSY;
+    }
+    begin_step(scheduler);
+    pkv_status status = schedule_running(scheduler);
+    /* Who was preempted for lack of blocks would only come back to be preempted again. */
+    if (status == PKV_OK && scheduler->step.num_preempted == 0) {
+        status = admit_waiting(scheduler);
+    }
+    if (status != PKV_OK) {
+        return status;
+    }
+    finish_step(scheduler);
+    log_window(scheduler);
+    *out = &scheduler->step;
+    return PKV_OK;
+}
+
+/* ---- what the step computed ------------------------------------------------------------------ */
+
+static bool output_is_valid(const scheduler_entry *entry, const scheduler_output *output) {
+    if (entry->is_dropped) {
+        return true;
+    }
+    if (entry->request->is_prefilling) {
+        return output->num_tokens == 0;
+    }
+    return output->num_tokens >= 1 && output->num_tokens <= entry->num_drafts + 1;
+}
+
+/* A rejected draft was computed at its position, but the position will be computed again. Its block
+ * stays with the request: the next tokens need it. */
+static pkv_status accept_output(struct scheduler *scheduler,
+                                const scheduler_entry *entry,
+                                const scheduler_output *output) {
+    scheduler_request *request = entry->request;
+    if (entry->is_dropped || output->num_tokens == 0) {
+        return PKV_OK;
+    }
+    int32_t num_accepted_drafts = output->num_tokens - 1;
+    request->num_computed_tokens -= entry->num_drafts - num_accepted_drafts;
+    scheduler->stats.num_draft_tokens += (uint64_t)entry->num_drafts;
+    scheduler->stats.num_accepted_draft_tokens += (uint64_t)num_accepted_drafts;
+
+    int32_t num_tokens =
+        scheduler_minimum(output->num_tokens, request->max_num_tokens - request->num_tokens);
+    pkv_status status = pkv_request_append(scheduler->config.manager, request->handle,
+                                           output->token_ids, num_tokens);
+    if (status != PKV_OK) {
+        return status;
+    }
+    request->num_tokens += num_tokens;
+    if (request->num_tokens < request->max_num_tokens) {
+        return PKV_OK;
+    }
+    scheduler_stop_running(scheduler, request);
+    scheduler->stats.num_finished++;
+    return scheduler_end_request(scheduler, request, SCHEDULER_FINISHED);
+}
+
+pkv_status scheduler_complete_step(struct scheduler *scheduler, const scheduler_output *outputs) {
+    if (!scheduler->is_in_flight) {
+        return PKV_ERROR_INVALID_ARGUMENT;
+    }
+    for (int32_t i = 0; i < scheduler->step.num_entries; i++) {
+        if (!output_is_valid(&scheduler->entries[i], &outputs[i])) {
+            return PKV_ERROR_INVALID_ARGUMENT;
+        }
+    }
+
+    scheduler->is_in_flight = false;
+    pkv_status status = PKV_OK;
+    if (scheduler->config.track_steps) {
+        status = pkv_step_complete(scheduler->config.manager, scheduler->step.number);
+    }
+    for (int32_t i = 0; i < scheduler->step.num_entries && status == PKV_OK; i++) {
+        status = accept_output(scheduler, &scheduler->entries[i], &outputs[i]);
+    }
+    return status;
+}
+
+/* From the last to the first, so that the waiting queue keeps their order. */
+pkv_status scheduler_fail_step(struct scheduler *scheduler) {
+    if (!scheduler->config.track_steps) {
+        return PKV_ERROR_UNSUPPORTED;
+    }
+    if (!scheduler->is_in_flight) {
+        return PKV_ERROR_INVALID_ARGUMENT;
+    }
+    scheduler->is_in_flight = false;
+    pkv_status status = pkv_step_fail(scheduler->config.manager, scheduler->step.number);
+    for (int32_t i = scheduler->step.num_entries; i-- > 0 && status == PKV_OK;) {
+        if (!scheduler->entries[i].is_dropped) {
+            status = scheduler_take_back(scheduler, scheduler->entries[i].request);
+        }
+    }
+    return status;
+}
