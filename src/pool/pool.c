@@ -191,8 +191,8 @@ pkv_status pkv_pool_create(const pkv_pool_config *config, pkv_pool **out) {
     }
     *out = NULL;
     if (status != PKV_OK) {
-        if (status == PKV_ERROR_INVALID_ARGUMENT && config != NULL && own.log != NULL) {
-            own.log(own.log_context, PKV_LOG_ERROR, reason);
+        if (config != NULL && config->struct_size >= sizeof *config && config->log != NULL) {
+            config->log(config->log_context, PKV_LOG_ERROR, reason);
         }
         return status;
     }

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: the libpagedkv authors */
+
+/* pkv_allocate_slots: works out what the request's next tokens need, refuses without a change, or
+ * changes everything without being able to fail. The other verbs are in verbs.c. */
+#include "manager/manager.h"
+
+/* What an allocation has worked out before it changes anything. All in tokens but for the blocks. */
+struct demand {
+    int64_t num_computed; /* local + external, at most max_model_len */
+    int64_t num_local;    /* computed here, the hit included */
+    int64_t num_slots;    /* computed + new + lookahead, at most max_model_len */
+    int32_t hit_tokens;
+    int32_t shared_prefix_boundary;
+    bool has_row;
+};
+
+/* Columns at the start of a new row that come from the hit or are null. */
+static int64_t num_leading(const struct pkvi_group *group, const struct demand *demand) {
+    int64_t skipped = pkvi_group_num_skipped_blocks(group, demand->num_computed);
+    int64_t hits = demand->hit_tokens / group->block_size;
+
+    return skipped > hits ? skipped : hits;
+}
+
+/* Blocks that `columns` columns of group g would take from the free queue: new ones, and hits that
+ * wait there. */
+static int64_t blocks_needed(const pkv_manager *manager,
+                             int32_t g,
+                             const struct pkvi_request *request,
+                             const struct demand *demand,
+                             int64_t columns) {
+    const struct pkvi_group *group = &manager->groups[g];
+    int64_t num_hits = demand->hit_tokens / group->block_size;
+    int64_t needed;
+
+    if (demand->has_row) {
+        needed = columns - pkvi_manager_row(manager, g, request->row)->num_blocks;
+        return needed > 0 ? needed : 0;
+    }
+    needed = columns - num_leading(group, demand);
+    needed = needed > 0 ? needed : 0;
+    for (int64_t i = pkvi_group_num_skipped_blocks(group, demand->num_computed); i < num_hits;
+         i++) {
+        pkv_block_id block = manager->lookup->block_ids[g][i];
+        if (block != PKV_NULL_BLOCK && manager->pool->states[block].ref_cnt == 0) {
+            needed++;
+        }
+    }
+    return needed;
+}
+
+static int64_t all_blocks_needed(const pkv_manager *manager,
+                                 const struct pkvi_request *request,
+                                 const struct demand *demand,
+                                 int64_t num_tokens,
+                                 bool is_admission) {
+    int64_t needed = 0;
+
+    for (int32_t g = 0; g < manager->num_groups; g++) {
+        const struct pkvi_group *group = &manager->groups[g];
+        int64_t columns = is_admission ? pkvi_group_admission_blocks(group, num_tokens)
+                                       : pkvi_group_blocks_for(group, num_tokens);
+        needed += blocks_needed(manager, g, request, demand, columns);
+    }
+    return needed;
+}
+
+/* Whether not even an empty pool could serve this: no hits, no watermark. */
+static bool never_fits(const pkv_manager *manager, int64_t num_tokens) {
+    int64_t needed = 0;
+
+    for (int32_t g = 0; g < manager->num_groups; g++) {
+        needed += pkvi_group_admission_blocks(&manager->groups[g], num_tokens);
+    }
+    return needed > manager->pool->num_blocks - 1;
+}
+
+static pkv_status check_args(const pkv_manager *manager,
+                             const struct pkvi_request *request,
+                             const pkv_slots_args *args) {
+    if (args->num_computed_tokens < 0 || args->num_new_tokens < 0 ||
+        args->num_new_computed_tokens < 0 || args->num_external_computed_tokens < 0 ||
+        args->num_lookahead_tokens < 0 || args->num_in_flight_tokens < 0 ||
+        args->num_watermark_blocks < 0 || args->num_reserved_blocks < 0) {
+        return PKVI_INVALID(manager, "a count is negative");
+    }
+    if (args->num_new_tokens == 0 && args->num_external_computed_tokens == 0) {
+        return PKVI_INVALID(manager, "num_new_tokens and num_external_computed_tokens are both 0");
+    }
+    if (!pkvi_publish_log_accepts(&manager->pool->log, args->step)) {
+        return PKVI_INVALID(manager,
+                            "step %llu is complete, goes back, or is 2^32 ahead of the oldest",
+                            (unsigned long long)args->step);
+    }
+    if (request->row == PKV_NULL_ROW) {
+        return args->num_computed_tokens == 0
+                   ? PKV_OK
+                   : PKVI_INVALID(manager, "num_computed_tokens without blocks: a hit is passed "
+                                           "as num_new_computed_tokens");
+    }
+    if (args->num_new_computed_tokens > 0) {
+        return PKVI_INVALID(manager, "num_new_computed_tokens for a request that holds blocks");
+    }
+    for (int32_t g = 0; g < manager->num_groups; g++) {
+        const struct pkvi_table_row *row = pkvi_manager_row(manager, g, request->row);
+        if (args->num_computed_tokens > (int64_t)row->num_blocks * manager->groups[g].block_size) {
+            return PKVI_INVALID(manager, "num_computed_tokens %d are more than its %d blocks hold",
+                                args->num_computed_tokens, row->num_blocks);
+        }
+    }
+    return PKV_OK;
+}
+
+static void measure_demand(const pkv_manager *manager,
+                           const struct pkvi_request *request,
+                           const pkv_slots_args *args,
+                           struct demand *demand) {
+    int64_t most = manager->max_model_len;
+
+    demand->has_row = request->row != PKV_NULL_ROW;
+    demand->shared_prefix_boundary = 0;
+    demand->hit_tokens = args->num_new_computed_tokens;
+    demand->num_local = (int64_t)args->num_computed_tokens + args->num_new_computed_tokens;
+    demand->num_computed = demand->num_local + args->num_external_computed_tokens;
+    demand->num_computed = demand->num_computed < most ? demand->num_computed : most;
+    demand->num_slots = demand->num_computed + args->num_new_tokens + args->num_lookahead_tokens;
+    demand->num_slots = demand->num_slots < most ? demand->num_slots : most;
+}
+
+/* Refusals that must not even drop what the window has passed. */
+static pkv_status admit(const pkv_manager *manager,
+                        const struct pkvi_request *request,
+                        const pkv_slots_args *args,
+                        const struct demand *demand,
+                        int64_t *num_missing) {
+    int64_t all_tokens =
+        request->num_tokens < manager->max_model_len ? request->num_tokens : manager->max_model_len;
+
+    *num_missing = 0;
+    for (int32_t g = 0; g < manager->num_groups; g++) {
+        const struct pkvi_group *group = &manager->groups[g];
+        if (pkvi_group_blocks_for(group, demand->num_slots) > group->table.width) {
+            return pkvi_fail(manager->error, PKV_ERROR_LIMIT,
+                             "max_blocks_per_request: %d columns cannot hold %lld tokens",
+                             group->table.width, (long long)demand->num_slots);
+        }
+    }
+    if (!demand->has_row) {
+        if (never_fits(manager, args->full_sequence_must_fit ? all_tokens : demand->num_slots)) {
+            return PKV_NEVER_FITS;
+        }
+        if (demand->hit_tokens > 0 &&
+            !pkvi_manager_confirm_hit(manager, request, demand->hit_tokens)) {
+            return PKV_NOT_FOUND;
+        }
+        if (manager->rows.num_free_rows == 0) {
+            return PKV_NO_FREE_ROWS;
+        }
+    }
+    if (args->full_sequence_must_fit) {
+        *num_missing = all_blocks_needed(manager, request, demand, all_tokens, true) +
+                       args->num_watermark_blocks - manager->pool->free_queue.num_free;
+    }
+    return *num_missing > 0 ? PKV_NO_FREE_BLOCKS : PKV_OK;
+}
+
+/* Put new blocks at the end of a row, up to `columns`. */
+static int32_t extend_row(pkv_manager *manager, int32_t g, int32_t row_number, int64_t columns) {
+    struct pkvi_table_row *row = pkvi_manager_row(manager, g, row_number);
+    int32_t count = columns > row->num_blocks ? (int32_t)columns - row->num_blocks : 0;
+
+    if (count > 0) {
+        pkv_block_id *cells = pkvi_manager_cells(manager, g, row_number);
+        pkvi_pool_take(manager->pool, g, count, cells + row->num_blocks);
+        pkvi_table_mark(row, row->num_blocks, row->num_blocks + count);
+        row->num_blocks += count;
+    }
+    return count;
+}
+
+/* Give a new row its leading columns: touched hits of every group first, then blocks for what will
+ * be loaded, so that one group's new blocks never evict another's hits. */
+static void begin_row(pkv_manager *manager, int32_t row_number, const struct demand *demand) {
+    for (int32_t g = 0; g < manager->num_groups; g++) {
+        const struct pkvi_group *group = &manager->groups[g];
+        struct pkvi_table_row *row = pkvi_manager_row(manager, g, row_number);
+        pkv_block_id *cells = pkvi_manager_cells(manager, g, row_number);
+        int64_t skipped = pkvi_group_num_skipped_blocks(group, demand->num_computed);
+
+        row->num_blocks = (int32_t)num_leading(group, demand);
+        for (int32_t i = 0; i < row->num_blocks; i++) {
+            cells[i] = i < skipped ? PKV_NULL_BLOCK : manager->lookup->block_ids[g][i];
+            PKV_ASSERT(i < skipped || i < demand->hit_tokens / group->block_size);
+            if (cells[i] != PKV_NULL_BLOCK) {
+                pkvi_pool_touch_block(manager->pool, cells[i]);
+            }
+        }
+        row->num_hits = row->num_blocks;
+        row->num_cached = row->num_blocks;
+        pkvi_table_mark(row, 0, row->num_blocks);
+    }
+    if (demand->num_computed == demand->num_local) {
+        return;
+    }
+    for (int32_t g = 0; g < manager->num_groups; g++) {
+        const struct pkvi_group *group = &manager->groups[g];
+        int64_t skipped = pkvi_group_num_skipped_tokens(group, demand->num_computed);
+        if (demand->num_computed > skipped) {
+            (void)extend_row(manager, g, row_number,
+                             pkvi_group_blocks_for(group, demand->num_computed));
+        }
+    }
+}
+
+/* Lease a row and count the admission. */
+static void start_request(pkv_manager *manager,
+                          struct pkvi_request *request,
+                          const struct demand *demand) {
+    struct pkvi_counters *counters = &manager->counters;
+    uint64_t num_tokens = (uint64_t)request->num_tokens;
+    uint64_t num_hits = (uint64_t)demand->hit_tokens;
+
+    request->row = pkvi_row_lease(&manager->rows, pkvi_request_index(&manager->requests, request));
+    request->shared_prefix_boundary = demand->shared_prefix_boundary;
+    if (manager->pool->is_caching && !request->skip_cache_read) {
+        if (request->num_allocations == 0) {
+            counters->num_lookups++;
+            counters->num_lookup_tokens += num_tokens;
+            counters->num_hit_tokens += num_hits;
+        } else {
+            counters->num_resumes++;
+            counters->num_resume_tokens += num_tokens;
+            counters->num_resume_hit_tokens += num_hits;
+        }
+    }
+    request->num_allocations++;
+    begin_row(manager, request->row, demand);
+}
+
+/* Everything that changes; nothing here can fail. */
+static void perform(pkv_manager *manager,
+                    struct pkvi_request *request,
+                    const pkv_slots_args *args,
+                    const struct demand *demand,
+                    pkv_slots *slots) {
+    int64_t num_tokens = demand->num_computed + args->num_new_tokens;
+
+    if (!demand->has_row) {
+        start_request(manager, request, demand);
+    }
+    for (int32_t g = 0; g < manager->num_groups; g++) {
+        struct pkvi_table_row *row = pkvi_manager_row(manager, g, request->row);
+
+        row->first_new = row->num_blocks;
+        slots->num_new_blocks +=
+            extend_row(manager, g, request->row,
+                       pkvi_group_blocks_for(&manager->groups[g], demand->num_slots));
+    }
+    if (args->step > manager->pool->log.newest_step) {
+        manager->pool->log.newest_step = args->step;
+    }
+    num_tokens = num_tokens < request->num_tokens ? num_tokens : request->num_tokens;
+    if (!args->delay_caching) {
+        pkvi_manager_commit(manager, request, (int32_t)num_tokens, args->step);
+    }
+    num_tokens = demand->num_computed + args->num_new_tokens;
+    manager->rows.num_live[request->row] =
+        (int32_t)(num_tokens < demand->num_slots ? num_tokens : demand->num_slots);
+    manager->counters.num_allocations++;
+    slots->row = request->row;
+}
+
+/* Admission, window, capacity, then the change itself. */
+static pkv_status allocate(pkv_manager *manager,
+                           struct pkvi_request *request,
+                           const pkv_slots_args *args,
+                           pkv_slots *slots) {
+    struct demand demand;
+    int64_t num_missing;
+    pkv_status status;
+
+    measure_demand(manager, request, args, &demand);
+    status = admit(manager, request, args, &demand, &num_missing);
+    if (status == PKV_OK) {
+        if (demand.has_row) {
+            pkvi_manager_remove_skipped(manager, request->row,
+                                        demand.num_computed - args->num_in_flight_tokens);
+        }
+        num_missing = all_blocks_needed(manager, request, &demand, demand.num_slots, false) +
+                      args->num_watermark_blocks + args->num_reserved_blocks -
+                      manager->pool->free_queue.num_free;
+        status = num_missing > 0 ? PKV_NO_FREE_BLOCKS : PKV_OK;
+    }
+    if (status == PKV_OK) {
+        /* Groups can disagree even where the common hit is empty. */
+        if (!demand.has_row && manager->num_groups > 1) {
+            demand.shared_prefix_boundary =
+                (demand.hit_tokens > 0 ? manager->lookup : pkvi_manager_look_up(manager, request))
+                    ->shared_prefix_boundary;
+        }
+        perform(manager, request, args, &demand, slots);
+        return PKV_OK;
+    }
+    manager->counters.num_no_free_blocks += status == PKV_NO_FREE_BLOCKS ? 1 : 0;
+    manager->counters.num_no_free_rows += status == PKV_NO_FREE_ROWS ? 1 : 0;
+    manager->counters.num_never_fits += status == PKV_NEVER_FITS ? 1 : 0;
+    if (status == PKV_NO_FREE_BLOCKS) {
+        slots->num_missing_blocks = num_missing < INT32_MAX ? (int32_t)num_missing : INT32_MAX;
+        slots->num_pending_blocks = pkvi_manager_count_pending(manager);
+    }
+    return status;
+}
+
+pkv_status pkv_allocate_slots(pkv_manager *manager,
+                              pkv_request handle,
+                              const pkv_slots_args *args,
+                              pkv_slots *out) {
+    struct pkvi_request *request;
+    pkv_slots slots = {0};
+    pkv_slots_args own;
+    pkv_status status = PKV_OK;
+
+    if (manager == NULL) {
+        return PKV_ERROR_INVALID_ARGUMENT;
+    }
+    request = pkvi_manager_request(manager, handle, &status);
+    if (request == NULL) {
+        return status;
+    }
+    status = pkvi_read_struct(&own, sizeof own, sizeof own.struct_size, args);
+    if (status != PKV_OK) {
+        return pkvi_fail(manager->error, status,
+                         "args is NULL, its struct_size is not set, or a later field is set");
+    }
+    if (out != NULL && out->struct_size < sizeof out->struct_size) {
+        return PKVI_INVALID(manager, "the struct_size of out is not set");
+    }
+    status = check_args(manager, request, &own);
+    if (status == PKV_OK) {
+        status = allocate(manager, request, &own, &slots);
+    }
+    if (out != NULL && status >= PKV_OK) {
+        (void)pkvi_write_struct(out, &slots, sizeof slots, sizeof slots.struct_size);
+    }
+    PKVI_CHECK_AFTER(manager);
+    return status;
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: the libpagedkv authors */
+
+/* The inside of a manager, for this room and for the tiers on top: the struct and the few helpers
+ * that several files of verbs share. Life is in config.c, pkv_allocate_slots in manager.c, the
+ * other scheduling verbs in verbs.c, requests in open.c, lookups in lookup.c, steps in step.c, readers and batches in batch.c, statistics in stats.c.
+ *
+ * The one idea: a verb first computes what it needs without changing anything, then changes
+ * everything without being able to fail. */
+#ifndef PKVI_MANAGER_MANAGER_H
+#define PKVI_MANAGER_MANAGER_H
+
+#include "manager/coordinator.h"
+
+/* Counters of pkv_stats that are kept here. */
+struct pkvi_counters {
+    uint64_t num_lookups, num_lookup_tokens, num_hit_tokens;
+    uint64_t num_resumes, num_resume_tokens, num_resume_hit_tokens;
+    uint64_t num_allocations, num_no_free_blocks, num_no_free_rows, num_never_fits;
+    uint64_t num_frees;
+    uint64_t num_keys_withdrawn;
+};
+
+struct pkv_manager {
+    pkv_pool *pool;
+    struct pkvi_group *groups;
+    int32_t num_groups;
+    int32_t max_model_len;
+    bool zero_on_free;
+    struct pkvi_request_map requests;
+    struct pkvi_row_map rows;
+    struct pkvi_lookup *lookup;    /* apart, since const readers remember their lookup */
+    struct pkvi_error_text *error; /* apart, since const readers can fail */
+    struct pkvi_counters counters;
+    pkv_allocator allocator;
+    size_t memory_size;
+    bool owns_memory;
+};
+
+/* Note an error; for guards. */
+#define PKVI_INVALID(manager, ...)                                                                 \
+    pkvi_fail((manager)->error, PKV_ERROR_INVALID_ARGUMENT, __VA_ARGS__)
+
+/* The request of a handle; else notes PKV_ERROR_STALE_HANDLE in *status. */
+struct pkvi_request *pkvi_manager_request(const pkv_manager *manager,
+                                          pkv_request handle,
+                                          pkv_status *status);
+
+static inline bool pkvi_manager_has_group(const pkv_manager *manager, int32_t group) {
+    return group >= 0 && group < manager->num_groups;
+}
+
+/* Row state and cells of a request that holds a row. */
+static inline struct pkvi_table_row *pkvi_manager_row(const pkv_manager *manager,
+                                                      int32_t group,
+                                                      int32_t row) {
+    return &manager->groups[group].table.rows[manager->rows.storage_of[row]];
+}
+
+static inline pkv_block_id *pkvi_manager_cells(const pkv_manager *manager,
+                                               int32_t group,
+                                               int32_t row) {
+    return pkvi_table_cells(&manager->groups[group].table, manager->rows.storage_of[row]);
+}
+
+/* Give the blocks of one storage back to the pool, group by group, tail first. */
+void pkvi_manager_release_storage(pkv_manager *manager, int32_t storage);
+
+/* Drop the blocks of windowed groups that no token at or behind `num_processed` can see. */
+void pkvi_manager_remove_skipped(pkv_manager *manager, int32_t row_number, int64_t num_processed);
+
+/* Publish the full blocks of the first `num_tokens` tokens of a request that holds a row. */
+void pkvi_manager_commit(pkv_manager *manager,
+                         struct pkvi_request *request,
+                         int32_t num_tokens,
+                         uint64_t step);
+
+/* The longest hit of a request, remembered. NULL-free; hit_tokens 0 where it may not read. */
+const struct pkvi_lookup *pkvi_manager_look_up(const pkv_manager *manager,
+                                               const struct pkvi_request *request);
+
+/* Make the remembered lookup one of exactly `hit_tokens`; false when that is not cached any more. */
+bool pkvi_manager_confirm_hit(const pkv_manager *manager,
+                              const struct pkvi_request *request,
+                              int32_t hit_tokens);
+
+/* Blocks whose only owners are tables that wait for a step. O(cells of held tables). */
+int32_t pkvi_manager_count_pending(const pkv_manager *manager);
+
+/* In level-2 builds, check everything after a mutation. */
+#define PKVI_CHECK_AFTER(manager) PKV_ASSERT_SLOW(pkv_manager_check(manager) == PKV_OK)
+
+#endif

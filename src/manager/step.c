@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: the libpagedkv authors */
+
+/* Steps that can be undone: completing, failing, withdrawing one request, and tables that wait for a
+ * step. Which blocks a step published stands in pool/publish_log.h.
+ *
+ * The one idea: vLLM V1 publishes blocks when they are scheduled; this takes a publication back when
+ * its content will never be computed. */
+#include "manager/manager.h"
+
+/* Return the tables of held rows that `step` releases, in the order in which they were freed:
+ * those waiting for steps <= step, or, after a failure, those waiting for steps >= step. */
+static void return_held(pkv_manager *manager, uint64_t step, bool is_failure) {
+    struct pkvi_row_map *rows = &manager->rows;
+    int32_t num_kept = 0;
+
+    for (int32_t i = 0; i < rows->num_held; i++) {
+        struct pkvi_held_table held = rows->held[i];
+
+        if (is_failure ? held.step < step : held.step > step) {
+            rows->held[num_kept++] = held;
+            continue;
+        }
+        pkvi_manager_release_storage(manager, held.storage);
+        pkvi_storage_return(rows, held.storage);
+    }
+    rows->num_held = num_kept;
+}
+
+/* The lowest column of a row, not below `least`, whose publication by a step >= `step` is to be
+ * undone; num_cached when there is none. Steps rise along a row, so the search ends at an older
+ * one. */
+static int32_t first_undone(
+    const pkv_manager *manager, int32_t g, int32_t row, int32_t least, uint64_t step) {
+    const pkv_block_id *cells = pkvi_manager_cells(manager, g, row);
+    const struct pkvi_publish_log *log = &manager->pool->log;
+    int32_t first = pkvi_manager_row(manager, g, row)->num_cached;
+
+    for (int32_t i = first - 1; i >= least; i--) {
+        if (cells[i] == PKV_NULL_BLOCK || !manager->pool->states[cells[i]].is_keyed) {
+            continue;
+        }
+        if (pkvi_publish_log_step(log, cells[i]) < step) {
+            break;
+        }
+        first = i;
+    }
+    return first;
+}
+
+static void withdraw(pkv_manager *manager, pkv_block_id block) {
+    pkvi_pool_forget(manager->pool, block);
+    manager->counters.num_keys_withdrawn++;
+}
+
+/* Check a step that is to be undone. */
+static pkv_status check_undo(const pkv_manager *manager, uint64_t step) {
+    if (step == 0 || step <= manager->pool->log.completed_step) {
+        return PKVI_INVALID(manager, "step %llu is 0 or complete already",
+                            (unsigned long long)step);
+    }
+    return PKV_OK;
+}
+
+pkv_status pkv_step_complete(pkv_manager *manager, uint64_t step) {
+    if (manager == NULL) {
+        return PKV_ERROR_INVALID_ARGUMENT;
+    }
+    if (step == 0) {
+        return PKVI_INVALID(manager, "step 0 is never tracked");
+    }
+    pkvi_publish_log_complete(&manager->pool->log, step);
+    return_held(manager, step, false);
+    PKVI_CHECK_AFTER(manager);
+    return PKV_OK;
+}
+
+pkv_status pkv_step_fail(pkv_manager *manager, uint64_t step) {
+    pkv_block_id block;
+    pkv_status status;
+
+    if (manager == NULL) {
+        return PKV_ERROR_INVALID_ARGUMENT;
+    }
+    status = check_undo(manager, step);
+    if (status != PKV_OK) {
+        return status;
+    }
+    for (int32_t row = 1; row <= manager->rows.max_rows; row++) {
+        for (int32_t g = 0; g < manager->num_groups && manager->rows.storage_of[row] >= 0; g++) {
+            pkvi_manager_row(manager, g, row)->num_cached = first_undone(manager, g, row, 0, step);
+        }
+    }
+    while ((block = pkvi_publish_log_last(&manager->pool->log, step)) != PKV_NULL_BLOCK) {
+        withdraw(manager, block);
+    }
+    return_held(manager, step, true);
+    if (manager->pool->log.newest_step >= step) {
+        manager->pool->log.newest_step = step - 1;
+    }
+    PKVI_CHECK_AFTER(manager);
+    return PKV_OK;
+}
+
+/* Refuse when a block that this row published since `step` has another owner by now. */
+static pkv_status check_own(const pkv_manager *manager, int32_t g, int32_t row, uint64_t step) {
+    const pkv_block_id *cells = pkvi_manager_cells(manager, g, row);
+    const struct pkvi_table_row *table_row = pkvi_manager_row(manager, g, row);
+
+    for (int32_t i = first_undone(manager, g, row, table_row->num_hits, step);
+         i < table_row->num_cached; i++) {
+        const struct pkvi_block_state *state = &manager->pool->states[cells[i]];
+        if (cells[i] != PKV_NULL_BLOCK && state->is_keyed && state->ref_cnt > 1) {
+            return pkvi_fail(manager->error, PKV_ERROR_BUSY,
+                             "block %d was hit by another request: unschedule that one first",
+                             cells[i]);
+        }
+    }
+    return PKV_OK;
+}
+
+/* Withdraw what this row published since `step`, newest first. */
+static void withdraw_own(pkv_manager *manager, int32_t g, int32_t row, uint64_t step) {
+    const pkv_block_id *cells = pkvi_manager_cells(manager, g, row);
+    struct pkvi_table_row *table_row = pkvi_manager_row(manager, g, row);
+    int32_t first = first_undone(manager, g, row, table_row->num_hits, step);
+
+    for (int32_t i = table_row->num_cached - 1; i >= first; i--) {
+        if (cells[i] != PKV_NULL_BLOCK && manager->pool->states[cells[i]].is_keyed) {
+            withdraw(manager, cells[i]);
+        }
+    }
+    table_row->num_cached = first;
+}
+
+pkv_status pkv_unschedule(pkv_manager *manager, pkv_request handle, uint64_t step) {
+    struct pkvi_request *request;
+    pkv_status status = PKV_OK;
+
+    if (manager == NULL) {
+        return PKV_ERROR_INVALID_ARGUMENT;
+    }
+    request = pkvi_manager_request(manager, handle, &status);
+    if (request == NULL) {
+        return status;
+    }
+    status = check_undo(manager, step);
+    if (status != PKV_OK || request->row == PKV_NULL_ROW) {
+        return status;
+    }
+    for (int32_t g = 0; g < manager->num_groups && status == PKV_OK; g++) {
+        status = check_own(manager, g, request->row, step);
+    }
+    for (int32_t g = 0; g < manager->num_groups && status == PKV_OK; g++) {
+        withdraw_own(manager, g, request->row, step);
+    }
+    PKVI_CHECK_AFTER(manager);
+    return status;
+}
+
+pkv_status pkv_free_after(pkv_manager *manager, pkv_request handle, uint64_t step) {
+    struct pkvi_row_map *rows;
+    struct pkvi_request *request;
+    pkv_status status = PKV_OK;
+
+    if (manager == NULL) {
+        return PKV_ERROR_INVALID_ARGUMENT;
+    }
+    rows = &manager->rows;
+    request = pkvi_manager_request(manager, handle, &status);
+    if (request == NULL) {
+        return status;
+    }
+    if (step <= manager->pool->log.completed_step || request->row == PKV_NULL_ROW) {
+        return pkv_free(manager, handle);
+    }
+    if (rows->num_held == rows->max_held) {
+        return PKV_NO_FREE_ROWS;
+    }
+    rows->held[rows->num_held].step = step;
+    rows->held[rows->num_held].storage = pkvi_row_return(rows, request->row, true);
+    rows->num_held++;
+    request->row = PKV_NULL_ROW;
+    manager->counters.num_frees++;
+    PKVI_CHECK_AFTER(manager);
+    return PKV_OK;
+}

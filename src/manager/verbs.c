@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: the libpagedkv authors */
+
+/* The scheduling verbs beside allocate: free, commit, drop what a window has passed, evict, reset;
+ * and the helpers that they share with allocate and with steps. */
+#include "manager/manager.h"
+
+/* How far a commit reads the index ahead. */
+#define COMMIT_AHEAD 8
+
+/* ---- shared helpers -------------------------------------------------------------------------- */
+
+void pkvi_manager_release_storage(pkv_manager *manager, int32_t storage) {
+    for (int32_t g = 0; g < manager->num_groups; g++) {
+        struct pkvi_table *table = &manager->groups[g].table;
+        struct pkvi_table_row *row = &table->rows[storage];
+
+        pkvi_pool_release(manager->pool, pkvi_table_cells(table, storage), row->num_blocks, true);
+        *row = (struct pkvi_table_row){0, 0, 0, 0, 0, 0};
+    }
+}
+
+/* Publish blocks [row->num_cached, full) of one group, in one call. Null blocks and those that
+ * retention leaves out are passed over, yet count as settled. */
+static void commit_group(pkv_manager *manager,
+                         int32_t g,
+                         const struct pkvi_request *request,
+                         int32_t full,
+                         uint64_t step) {
+    const struct pkvi_group *group = &manager->groups[g];
+    struct pkvi_table_row *row = pkvi_manager_row(manager, g, request->row);
+    const pkv_block_id *cells = pkvi_manager_cells(manager, g, request->row);
+    bool with_tokens = manager->pool->stored_tokens != NULL;
+    int32_t first = row->num_cached;
+    struct pkvi_publication call = {0};
+    struct pkvi_key_cursor cursor;
+    struct pkvi_key_cursor ahead;
+    int32_t num_ahead = first;
+
+    call.group = g;
+    call.step = step;
+    call.request.index = (uint32_t)pkvi_request_index(&manager->requests, request);
+    call.request.generation = request->generation;
+    call.adapter_id = request->adapter_id;
+    if (first > 0) {
+        call.parent = pkvi_request_key(&manager->requests, request, first * group->key_stride - 1);
+    }
+    call.first_token = first * group->block_size;
+    call.num_tokens = (full - first) * group->block_size;
+    cursor = pkvi_request_keys(&manager->requests, request, group->key_stride, first, with_tokens);
+    ahead = cursor;
+    pkvi_pool_begin(manager->pool, &call);
+    for (int32_t i = first; i < full; i++, pkvi_key_cursor_advance(&cursor)) {
+        for (; num_ahead < full && num_ahead <= i + COMMIT_AHEAD; num_ahead++) {
+            pkvi_pool_prefetch_key(manager->pool, g, pkvi_key_cursor_key(&ahead));
+            pkvi_key_cursor_advance(&ahead);
+        }
+        if (cells[i] != PKV_NULL_BLOCK && pkvi_group_retains(group, request, i)) {
+            pkvi_pool_publish(manager->pool, &call, cells[i], pkvi_key_cursor_key(&cursor),
+                              pkvi_key_cursor_tokens(&cursor));
+        }
+    }
+    pkvi_pool_end(manager->pool, &call);
+    row->num_cached = full;
+}
+
+void pkvi_manager_commit(pkv_manager *manager,
+                         struct pkvi_request *request,
+                         int32_t num_tokens,
+                         uint64_t step) {
+    if (!manager->pool->is_caching) {
+        return;
+    }
+    for (int32_t g = 0; g < manager->num_groups; g++) {
+        const struct pkvi_group *group = &manager->groups[g];
+        int32_t full = pkvi_group_committable_tokens(group, manager->num_groups, num_tokens) /
+                       group->block_size;
+        int32_t num_keyed = request->num_keys / group->key_stride;
+
+        full = full < num_keyed ? full : num_keyed;
+        if (full > pkvi_manager_row(manager, g, request->row)->num_cached) {
+            commit_group(manager, g, request, full, step);
+        }
+    }
+}
+
+/* From the newest skipped block back to the first that was dropped before. */
+void pkvi_manager_remove_skipped(pkv_manager *manager, int32_t row_number, int64_t num_processed) {
+    for (int32_t g = 0; g < manager->num_groups; g++) {
+        struct pkvi_table_row *row = pkvi_manager_row(manager, g, row_number);
+        pkv_block_id *cells = pkvi_manager_cells(manager, g, row_number);
+        int64_t skipped = pkvi_group_num_skipped_blocks(&manager->groups[g], num_processed);
+        int32_t end = skipped < row->num_blocks ? (int32_t)skipped : row->num_blocks;
+        int32_t begin = end;
+
+        while (begin > 0 && cells[begin - 1] != PKV_NULL_BLOCK) {
+            begin--;
+        }
+        pkvi_pool_release(manager->pool, cells + begin, end - begin, true);
+        for (int32_t i = begin; i < end; i++) {
+            cells[i] = PKV_NULL_BLOCK;
+        }
+        pkvi_table_mark(row, begin, end);
+    }
+}
+
+int32_t pkvi_manager_count_pending(const pkv_manager *manager) {
+    struct pkvi_block_state *states = manager->pool->states;
+    int32_t count = 0;
+
+    /* Drop the held references on trial: a block that runs out of owners is pending. */
+    for (int32_t pass = 0; pass < 2; pass++) {
+        for (int32_t h = 0; h < manager->rows.num_held; h++) {
+            int32_t storage = manager->rows.held[h].storage;
+            for (int32_t g = 0; g < manager->num_groups; g++) {
+                const struct pkvi_table *table = &manager->groups[g].table;
+                const pkv_block_id *cells = pkvi_table_cells(table, storage);
+                for (int32_t i = 0; i < table->rows[storage].num_blocks; i++) {
+                    struct pkvi_block_state *state = &states[cells[i]];
+                    uint32_t ref_cnt = pass == 0 ? state->ref_cnt - 1 : state->ref_cnt + 1;
+                    if (cells[i] != PKV_NULL_BLOCK) {
+                        state->ref_cnt = ref_cnt & (uint32_t)PKV_MAX_REF_CNT;
+                        count += pass == 0 && state->ref_cnt == 0 ? 1 : 0;
+                    }
+                }
+            }
+        }
+    }
+    return count;
+}
+
+/* ---- public verbs ---------------------------------------------------------------------------- */
+
+pkv_status pkv_cache_blocks(pkv_manager *manager, pkv_request handle, int32_t num_computed_tokens) {
+    struct pkvi_request *request;
+    pkv_status status = PKV_OK;
+
+    if (manager == NULL) {
+        return PKV_ERROR_INVALID_ARGUMENT;
+    }
+    request = pkvi_manager_request(manager, handle, &status);
+    if (request == NULL) {
+        return status;
+    }
+    if (num_computed_tokens < 0 || num_computed_tokens > request->num_tokens) {
+        return PKVI_INVALID(manager, "the request has %d tokens", request->num_tokens);
+    }
+    for (int32_t g = 0; g < manager->num_groups; g++) {
+        int32_t num_blocks = request->row == PKV_NULL_ROW
+                                 ? 0
+                                 : pkvi_manager_row(manager, g, request->row)->num_blocks;
+        if (num_computed_tokens > (int64_t)num_blocks * manager->groups[g].block_size) {
+            return PKVI_INVALID(manager, "the request holds %d blocks only", num_blocks);
+        }
+    }
+    if (request->row != PKV_NULL_ROW) {
+        pkvi_manager_commit(manager, request, num_computed_tokens, 0);
+    }
+    PKVI_CHECK_AFTER(manager);
+    return PKV_OK;
+}
+
+pkv_status pkv_remove_skipped_blocks(pkv_manager *manager,
+                                     pkv_request handle,
+                                     int32_t num_processed_tokens) {
+    struct pkvi_request *request;
+    pkv_status status = PKV_OK;
+
+    if (manager == NULL) {
+        return PKV_ERROR_INVALID_ARGUMENT;
+    }
+    request = pkvi_manager_request(manager, handle, &status);
+    if (request == NULL) {
+        return status;
+    }
+    if (num_processed_tokens < 0) {
+        return PKVI_INVALID(manager, "num_processed_tokens is negative");
+    }
+    if (request->row != PKV_NULL_ROW) {
+        pkvi_manager_remove_skipped(manager, request->row, num_processed_tokens);
+    }
+    PKVI_CHECK_AFTER(manager);
+    return PKV_OK;
+}
+
+pkv_status pkv_free(pkv_manager *manager, pkv_request handle) {
+    struct pkvi_request *request;
+    pkv_status status = PKV_OK;
+
+    if (manager == NULL) {
+        return PKV_ERROR_INVALID_ARGUMENT;
+    }
+    request = pkvi_manager_request(manager, handle, &status);
+    if (request == NULL) {
+        return status;
+    }
+    if (request->row != PKV_NULL_ROW) {
+        pkvi_manager_release_storage(manager, manager->rows.storage_of[request->row]);
+        (void)pkvi_row_return(&manager->rows, request->row, false);
+        request->row = PKV_NULL_ROW;
+        manager->counters.num_frees++;
+    }
+    PKVI_CHECK_AFTER(manager);
+    return PKV_OK;
+}
+
+pkv_status pkv_evict_blocks(pkv_manager *manager,
+                            const pkv_block_id *block_ids,
+                            int32_t num_blocks) {
+    pkv_status status;
+
+    if (manager == NULL) {
+        return PKV_ERROR_INVALID_ARGUMENT;
+    }
+    status = pkv_pool_evict_blocks(manager->pool, block_ids, num_blocks);
+    if (status != PKV_OK) {
+        return pkvi_fail(manager->error, status, "%s", pkv_pool_last_error(manager->pool));
+    }
+    PKVI_CHECK_AFTER(manager);
+    return PKV_OK;
+}
+
+pkv_status pkv_reset_prefix_cache(pkv_manager *manager) {
+    pkv_status status;
+
+    if (manager == NULL) {
+        return PKV_ERROR_INVALID_ARGUMENT;
+    }
+    status = pkv_pool_reset_prefix_cache(manager->pool);
+    if (status != PKV_OK) {
+        return pkvi_fail(manager->error, status, "%s", pkv_pool_last_error(manager->pool));
+    }
+    PKVI_CHECK_AFTER(manager);
+    return PKV_OK;
+}
