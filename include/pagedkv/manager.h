@@ -264,7 +264,8 @@ typedef struct pkv_slots {
 /* Give the request blocks for its next tokens and publish the blocks that become full.
  * [mutates manager | O(new blocks + new hits) | all-or-nothing, see below]
  *
- * args  num_new_tokens + num_external_computed_tokens >= 1. Steps of one manager never go back.
+ * args  num_new_tokens + num_external_computed_tokens >= 1. Steps of one manager never go back, and
+ *       those that are not complete and published something span less than 2^32.
  * out   may be NULL; struct_size must be set.
  *
  * A call that passes its checks first drops the blocks behind the window (as
@@ -337,7 +338,7 @@ PKV_API pkv_status pkv_step_complete(pkv_manager *manager, uint64_t step);
 
 /* Say that every step >= `step` failed or was dropped: what they published is withdrawn (with
  * events), what waited for them returns.
- * [mutates manager | O(blocks published and held by them + rows leased)]
+ * [mutates manager | O(blocks published by them + blocks held by all requests)]
  *
  * Free the requests of the failed steps afterwards and admit them again: they hit exactly what is
  * valid. Step numbers may be used again from `step` on. Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT
@@ -345,8 +346,9 @@ PKV_API pkv_status pkv_step_complete(pkv_manager *manager, uint64_t step);
 PKV_API pkv_status pkv_step_fail(pkv_manager *manager, uint64_t step);
 
 /* Withdraw what this request published in steps >= `step`, because it was taken out of them. Its
- * blocks stay with it; usually pkv_free follows.
- * [mutates manager | O(blocks withdrawn) | all-or-nothing]
+ * blocks stay with it; usually pkv_free follows. Call it before pkv_free: blocks that the request no
+ * longer holds stay published.
+ * [mutates manager | O(blocks held) | all-or-nothing]
  *
  * Returns PKV_OK, PKV_ERROR_BUSY (another request has hit one of these blocks: unschedule that one
  * first), PKV_ERROR_INVALID_ARGUMENT (step 0, or complete already). */

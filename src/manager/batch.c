@@ -212,13 +212,19 @@ static void pad_batch(pkv_batch *batch) {
     }
 }
 
-static pkv_status check_batch(const pkv_manager *manager, pkv_batch *batch) {
+/* A NULL array is not wanted, so its capacity does not matter. */
+static pkv_status check_batch(const pkv_manager *manager, const pkv_batch *batch) {
+    bool has_requests =
+        batch->rows != NULL || batch->seq_lens != NULL || batch->query_start_loc != NULL;
+
     if (batch->max_requests < 0 || batch->max_tokens < 0 || batch->padded_requests < 0 ||
         batch->padded_tokens < 0) {
         return PKVI_INVALID(manager, "a capacity or padding of the batch is negative");
     }
-    if (batch->num_requests > batch->max_requests || batch->num_tokens > batch->max_tokens ||
-        batch->padded_requests > batch->max_requests || batch->padded_tokens > batch->max_tokens) {
+    if ((has_requests && (batch->num_requests > batch->max_requests ||
+                          batch->padded_requests > batch->max_requests)) ||
+        (batch->slot_mapping != NULL &&
+         (batch->num_tokens > batch->max_tokens || batch->padded_tokens > batch->max_tokens))) {
         return pkvi_fail(manager->error, PKV_ERROR_LIMIT,
                          "the batch has room for %d requests and %d tokens", batch->max_requests,
                          batch->max_tokens);

@@ -153,11 +153,12 @@ static pkv_status check_distinct(const pkv_manager *manager, int32_t row) {
             struct pkvi_block_state *state = &manager->pool->states[cells[i]];
             if (cells[i] != PKV_NULL_BLOCK) {
                 culprit = (state->ref_cnt & mark) != 0 ? cells[i] : culprit;
-                state->ref_cnt |= mark;
+                state->ref_cnt = (state->ref_cnt | mark) & (uint32_t)PKV_MAX_REF_CNT;
             }
         }
         for (int32_t i = 0; i < num_blocks; i++) {
-            manager->pool->states[cells[i]].ref_cnt &= mark - 1;
+            struct pkvi_block_state *state = &manager->pool->states[cells[i]];
+            state->ref_cnt = state->ref_cnt & (mark - 1) & (uint32_t)PKV_MAX_REF_CNT;
         }
     }
     return culprit == PKV_NULL_BLOCK

@@ -240,7 +240,8 @@ static int32_t find_chunk(const struct pkvi_lookup_scope *scope,
     const struct pkvi_group *group = &scope->groups[class_index];
 
     for (;;) {
-        int32_t first = max_tokens / group->window * group->window / group->block_size;
+        int32_t start = max_tokens / group->window * group->window;
+        int32_t first = start / group->block_size;
         int32_t last = searchable_blocks(scope, group, max_tokens);
 
         last = match_run(scope, class_index, first, last < first ? first : last, block_ids);
@@ -248,10 +249,11 @@ static int32_t find_chunk(const struct pkvi_lookup_scope *scope,
         while ((int64_t)last * group->block_size % group->alignment != 0) {
             last--;
         }
-        if (last >= first) {
+        if (last * group->block_size >= start) {
             return last * group->block_size;
         }
-        /* Rounding went back behind the chunk: that end belongs to an earlier chunk. */
+        /* The end fell before the chunk, whose start need not be a block's: what it needs then is
+         * the chunk before. */
         max_tokens = last * group->block_size;
     }
 }

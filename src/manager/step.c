@@ -28,24 +28,20 @@ static void return_held(pkv_manager *manager, uint64_t step, bool is_failure) {
 }
 
 /* The lowest column of a row, not below `least`, whose publication by a step >= `step` is to be
- * undone; num_cached when there is none. Steps rise along a row, so the search ends at an older
- * one. */
+ * undone; num_cached when there is none. The search cannot stop early: columns published by
+ * pkv_cache_blocks, or by others and hit, do not rise by step. */
 static int32_t first_undone(
     const pkv_manager *manager, int32_t g, int32_t row, int32_t least, uint64_t step) {
     const pkv_block_id *cells = pkvi_manager_cells(manager, g, row);
-    const struct pkvi_publish_log *log = &manager->pool->log;
-    int32_t first = pkvi_manager_row(manager, g, row)->num_cached;
+    int32_t num_cached = pkvi_manager_row(manager, g, row)->num_cached;
 
-    for (int32_t i = first - 1; i >= least; i--) {
-        if (cells[i] == PKV_NULL_BLOCK || !manager->pool->states[cells[i]].is_keyed) {
-            continue;
+    for (int32_t i = least; i < num_cached; i++) {
+        if (cells[i] != PKV_NULL_BLOCK &&
+            pkvi_publish_log_step(&manager->pool->log, cells[i]) >= step) {
+            return i;
         }
-        if (pkvi_publish_log_step(log, cells[i]) < step) {
-            break;
-        }
-        first = i;
     }
-    return first;
+    return num_cached;
 }
 
 static void withdraw(pkv_manager *manager, pkv_block_id block) {
@@ -110,7 +106,7 @@ static pkv_status check_own(const pkv_manager *manager, int32_t g, int32_t row, 
     for (int32_t i = first_undone(manager, g, row, table_row->num_hits, step);
          i < table_row->num_cached; i++) {
         const struct pkvi_block_state *state = &manager->pool->states[cells[i]];
-        if (cells[i] != PKV_NULL_BLOCK && state->is_keyed && state->ref_cnt > 1) {
+        if (pkvi_publish_log_step(&manager->pool->log, cells[i]) >= step && state->ref_cnt > 1) {
             return pkvi_fail(manager->error, PKV_ERROR_BUSY,
                              "block %d was hit by another request: unschedule that one first",
                              cells[i]);
@@ -126,7 +122,7 @@ static void withdraw_own(pkv_manager *manager, int32_t g, int32_t row, uint64_t 
     int32_t first = first_undone(manager, g, row, table_row->num_hits, step);
 
     for (int32_t i = table_row->num_cached - 1; i >= first; i--) {
-        if (cells[i] != PKV_NULL_BLOCK && manager->pool->states[cells[i]].is_keyed) {
+        if (pkvi_publish_log_step(&manager->pool->log, cells[i]) >= step) {
             withdraw(manager, cells[i]);
         }
     }

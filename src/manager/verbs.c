@@ -20,8 +20,9 @@ void pkvi_manager_release_storage(pkv_manager *manager, int32_t storage) {
     }
 }
 
-/* Publish blocks [row->num_cached, full) of one group, in one call. Null blocks and those that
- * retention leaves out are passed over, yet count as settled. */
+/* Publish blocks [row->num_cached, full) of one group, in one call. Null blocks, those that retention
+ * leaves out and, after an undone step, those that kept their key are passed over, yet count as
+ * settled. */
 static void commit_group(pkv_manager *manager,
                          int32_t g,
                          const struct pkvi_request *request,
@@ -55,13 +56,15 @@ static void commit_group(pkv_manager *manager,
             pkvi_pool_prefetch_key(manager->pool, g, pkvi_key_cursor_key(&ahead));
             pkvi_key_cursor_advance(&ahead);
         }
-        if (cells[i] != PKV_NULL_BLOCK && pkvi_group_retains(group, request, i)) {
+        if (cells[i] != PKV_NULL_BLOCK && !manager->pool->states[cells[i]].is_keyed &&
+            pkvi_group_retains(group, request, i)) {
             pkvi_pool_publish(manager->pool, &call, cells[i], pkvi_key_cursor_key(&cursor),
                               pkvi_key_cursor_tokens(&cursor));
         }
     }
     pkvi_pool_end(manager->pool, &call);
     row->num_cached = full;
+    row->num_hits = row->num_hits < first ? row->num_hits : first;
 }
 
 void pkvi_manager_commit(pkv_manager *manager,

@@ -27,10 +27,10 @@ void pkvi_publish_log_init(struct pkvi_publish_log *log,
                            struct pkvi_block_state *states,
                            int32_t num_blocks);
 
-/* Step that published the block and is not complete; 0 when there is none. */
+/* Step that published the block and is not complete; 0 when there is none, or for block 0. */
 static inline uint64_t pkvi_publish_log_step(const struct pkvi_publish_log *log,
                                              pkv_block_id block) {
-    if (log->links[block].next == PKVI_NO_LINK) {
+    if (block == PKV_NULL_BLOCK || log->links[block].next == PKVI_NO_LINK) {
         return 0;
     }
     return log->newest_step - (uint32_t)((uint32_t)log->newest_step - log->states[block].step_low);
