@@ -238,37 +238,86 @@ static void start_request(pkv_manager *manager,
     begin_row(manager, request->row, demand);
 }
 
+/* Publish what the step fills, and note how far it goes. */
+static void finish(pkv_manager *manager,
+                   struct pkvi_request *request,
+                   const pkv_slots_args *args,
+                   int64_t num_computed,
+                   int64_t num_slots) {
+    int64_t num_tokens = num_computed + args->num_new_tokens;
+
+    if (args->step > manager->pool->log.newest_step) {
+        manager->pool->log.newest_step = args->step;
+    }
+    manager->rows.num_live[request->row] =
+        (int32_t)(num_tokens < num_slots ? num_tokens : num_slots);
+    /* Drafts that are not verified yet are no tokens of the request, and are not published. */
+    num_tokens = num_tokens < request->num_tokens ? num_tokens : request->num_tokens;
+    if (!args->delay_caching) {
+        pkvi_manager_commit(manager, request, (int32_t)num_tokens, args->step);
+    }
+    manager->counters.num_allocations++;
+}
+
 /* Everything that changes; nothing here can fail. */
 static void perform(pkv_manager *manager,
                     struct pkvi_request *request,
                     const pkv_slots_args *args,
                     const struct demand *demand,
                     pkv_slots *slots) {
-    int64_t num_tokens = demand->num_computed + args->num_new_tokens;
-
     if (!demand->has_row) {
         start_request(manager, request, demand);
     }
     for (int32_t g = 0; g < manager->num_groups; g++) {
         struct pkvi_table_row *row = pkvi_manager_row(manager, g, request->row);
+        int64_t columns = pkvi_group_blocks_for(&manager->groups[g], demand->num_slots);
 
         row->first_new = row->num_blocks;
-        slots->num_new_blocks +=
-            extend_row(manager, g, request->row,
-                       pkvi_group_blocks_for(&manager->groups[g], demand->num_slots));
+        slots->num_new_blocks += extend_row(manager, g, request->row, columns);
+    }
+    finish(manager, request, args, demand->num_computed, demand->num_slots);
+    slots->row = request->row;
+}
+
+/* Do a step that stays within the blocks that the request holds and fills none of them, and say so;
+ * nearly every decode step is like that. It asks without a division and without a call, and leaves
+ * everything else, errors included, to the long way. */
+static inline bool stay_within_row(pkv_manager *manager,
+                                   const struct pkvi_request *request,
+                                   const pkv_slots_args *args) {
+    int64_t num_tokens = (int64_t)args->num_computed_tokens + args->num_new_tokens;
+    int64_t num_slots = num_tokens + args->num_lookahead_tokens;
+    int64_t num_known = num_tokens < request->num_tokens ? num_tokens : request->num_tokens;
+    bool publishes = manager->pool->is_caching && !args->delay_caching;
+
+    if ((args->num_computed_tokens | args->num_lookahead_tokens | args->num_in_flight_tokens) < 0 ||
+        args->num_new_tokens < 1 || args->num_new_computed_tokens != 0 ||
+        args->num_external_computed_tokens != 0 || args->num_watermark_blocks != 0 ||
+        args->num_reserved_blocks != 0 || args->full_sequence_must_fit ||
+        request->row == PKV_NULL_ROW || num_slots > manager->max_model_len ||
+        !pkvi_publish_log_accepts(&manager->pool->log, args->step)) {
+        return false;
+    }
+    for (int32_t g = 0; g < manager->num_groups; g++) {
+        const struct pkvi_group *group = &manager->groups[g];
+        const struct pkvi_table_row *row = pkvi_manager_row(manager, g, request->row);
+
+        if (pkvi_group_is_windowed(group) ||
+            num_slots > (int64_t)row->num_blocks * group->block_size ||
+            (publishes && num_known >= ((int64_t)row->num_cached + 1) * group->block_size)) {
+            return false;
+        }
+    }
+    for (int32_t g = 0; g < manager->num_groups; g++) {
+        struct pkvi_table_row *row = pkvi_manager_row(manager, g, request->row);
+        row->first_new = row->num_blocks;
     }
     if (args->step > manager->pool->log.newest_step) {
         manager->pool->log.newest_step = args->step;
     }
-    num_tokens = num_tokens < request->num_tokens ? num_tokens : request->num_tokens;
-    if (!args->delay_caching) {
-        pkvi_manager_commit(manager, request, (int32_t)num_tokens, args->step);
-    }
-    num_tokens = demand->num_computed + args->num_new_tokens;
-    manager->rows.num_live[request->row] =
-        (int32_t)(num_tokens < demand->num_slots ? num_tokens : demand->num_slots);
+    manager->rows.num_live[request->row] = (int32_t)num_tokens;
     manager->counters.num_allocations++;
-    slots->row = request->row;
+    return true;
 }
 
 /* Admission, window, capacity, then the change itself. */
@@ -312,13 +361,28 @@ static pkv_status allocate(pkv_manager *manager,
     return status;
 }
 
+/* The long way: read, check, decide, change. */
+static pkv_status allocate_checked(pkv_manager *manager,
+                                   struct pkvi_request *request,
+                                   const pkv_slots_args *args,
+                                   pkv_slots *slots) {
+    pkv_slots_args own;
+    pkv_status status = pkvi_read_struct(&own, sizeof own, sizeof own.struct_size, args);
+
+    if (status != PKV_OK) {
+        return pkvi_fail(manager->error, status,
+                         "args is NULL, its struct_size is not set, or a later field is set");
+    }
+    status = check_args(manager, request, &own);
+    return status == PKV_OK ? allocate(manager, request, &own, slots) : status;
+}
+
 pkv_status pkv_allocate_slots(pkv_manager *manager,
                               pkv_request handle,
                               const pkv_slots_args *args,
                               pkv_slots *out) {
     struct pkvi_request *request;
     pkv_slots slots = {0};
-    pkv_slots_args own;
     pkv_status status = PKV_OK;
 
     if (manager == NULL) {
@@ -328,17 +392,14 @@ pkv_status pkv_allocate_slots(pkv_manager *manager,
     if (request == NULL) {
         return status;
     }
-    status = pkvi_read_struct(&own, sizeof own, sizeof own.struct_size, args);
-    if (status != PKV_OK) {
-        return pkvi_fail(manager->error, status,
-                         "args is NULL, its struct_size is not set, or a later field is set");
-    }
     if (out != NULL && out->struct_size < sizeof out->struct_size) {
         return PKVI_INVALID(manager, "the struct_size of out is not set");
     }
-    status = check_args(manager, request, &own);
-    if (status == PKV_OK) {
-        status = allocate(manager, request, &own, &slots);
+    if (args != NULL && args->struct_size == sizeof *args &&
+        stay_within_row(manager, request, args)) {
+        slots.row = request->row;
+    } else {
+        status = allocate_checked(manager, request, args, &slots);
     }
     if (out != NULL && status >= PKV_OK) {
         (void)pkvi_write_struct(out, &slots, sizeof slots, sizeof slots.struct_size);

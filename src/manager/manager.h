@@ -41,10 +41,20 @@ struct pkv_manager {
 #define PKVI_INVALID(manager, ...)                                                                 \
     pkvi_fail((manager)->error, PKV_ERROR_INVALID_ARGUMENT, __VA_ARGS__)
 
+/* Note a handle that is not open. */
+pkv_status pkvi_manager_stale(const pkv_manager *manager, pkv_request handle);
+
 /* The request of a handle; else notes PKV_ERROR_STALE_HANDLE in *status. */
-struct pkvi_request *pkvi_manager_request(const pkv_manager *manager,
-                                          pkv_request handle,
-                                          pkv_status *status);
+static inline struct pkvi_request *pkvi_manager_request(const pkv_manager *manager,
+                                                        pkv_request handle,
+                                                        pkv_status *status) {
+    struct pkvi_request *request = pkvi_request_get(&manager->requests, handle);
+
+    if (PKVI_UNLIKELY(request == NULL)) {
+        *status = pkvi_manager_stale(manager, handle);
+    }
+    return request;
+}
 
 static inline bool pkvi_manager_has_group(const pkv_manager *manager, int32_t group) {
     return group >= 0 && group < manager->num_groups;

@@ -5,16 +5,9 @@
  * are given and taken in manager.c. */
 #include "manager/manager.h"
 
-struct pkvi_request *pkvi_manager_request(const pkv_manager *manager,
-                                          pkv_request handle,
-                                          pkv_status *status) {
-    struct pkvi_request *request = pkvi_request_get(&manager->requests, handle);
-
-    if (request == NULL) {
-        *status = pkvi_fail(manager->error, PKV_ERROR_STALE_HANDLE,
-                            "handle {%u, %u} is not open here", handle.index, handle.generation);
-    }
-    return request;
+pkv_status pkvi_manager_stale(const pkv_manager *manager, pkv_request handle) {
+    return pkvi_fail(manager->error, PKV_ERROR_STALE_HANDLE, "handle {%u, %u} is not open here",
+                     handle.index, handle.generation);
 }
 
 /* Check the arguments of an open, after the defaults. */

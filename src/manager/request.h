@@ -15,23 +15,24 @@
 #include "pool/block_hash.h"
 #include "pool/pool.h"
 
-/* One request. A free one has is_open false and next_free set. */
+/* One request. A free one has is_open false and next_free set. What every step reads comes first and
+ * shares a cache line; two lines hold it all. */
 struct pkvi_request {
-    uint32_t generation;
+    _Alignas(64) uint32_t generation;
     bool is_open;
     bool skip_cache_read;
     bool has_caller_keys;
     bool has_salt;
-    int32_t next_free;
     int32_t row; /* PKV_NULL_ROW while it holds no blocks */
     int32_t num_tokens;
-    int32_t num_prompt_tokens;
     int32_t max_num_tokens;
     int32_t num_keys; /* I16 */
-    int32_t num_media;
-    int32_t media_index; /* where the scan over media stands, for the next key */
+    int32_t num_prompt_tokens;
     int32_t num_allocations;
     int32_t shared_prefix_boundary; /* longest hit of one group, where groups disagreed */
+    int32_t num_media;
+    int32_t media_index; /* where the scan over media stands, for the next key */
+    int32_t next_free;
     uint64_t adapter_id;
     struct pkvi_digest salt;
 };

@@ -6,7 +6,7 @@
 #include "manager/manager.h"
 
 /* How far a commit reads the index ahead. */
-#define COMMIT_AHEAD 8
+#define COMMIT_AHEAD 16
 
 /* ---- shared helpers -------------------------------------------------------------------------- */
 
@@ -15,7 +15,8 @@ void pkvi_manager_release_storage(pkv_manager *manager, int32_t storage) {
         struct pkvi_table *table = &manager->groups[g].table;
         struct pkvi_table_row *row = &table->rows[storage];
 
-        pkvi_pool_release(manager->pool, pkvi_table_cells(table, storage), row->num_blocks, true);
+        (void)pkvi_pool_release(manager->pool, pkvi_table_cells(table, storage), row->num_blocks,
+                                true);
         *row = (struct pkvi_table_row){0, 0, 0, 0, 0, 0};
     }
 }
@@ -76,12 +77,20 @@ void pkvi_manager_commit(pkv_manager *manager,
     }
     for (int32_t g = 0; g < manager->num_groups; g++) {
         const struct pkvi_group *group = &manager->groups[g];
-        int32_t full = pkvi_group_committable_tokens(group, manager->num_groups, num_tokens) /
-                       group->block_size;
-        int32_t num_keyed = request->num_keys / group->key_stride;
+        const struct pkvi_table_row *row = pkvi_manager_row(manager, g, request->row);
+        int32_t full;
+        int32_t num_keyed;
+
+        /* The common step fills no block; a product tells without a division. */
+        if (num_tokens < ((int64_t)row->num_cached + 1) * group->block_size) {
+            continue;
+        }
+        full = pkvi_group_committable_tokens(group, manager->num_groups, num_tokens) /
+               group->block_size;
+        num_keyed = request->num_keys / group->key_stride;
 
         full = full < num_keyed ? full : num_keyed;
-        if (full > pkvi_manager_row(manager, g, request->row)->num_cached) {
+        if (full > row->num_cached) {
             commit_group(manager, g, request, full, step);
         }
     }
@@ -99,7 +108,7 @@ void pkvi_manager_remove_skipped(pkv_manager *manager, int32_t row_number, int64
         while (begin > 0 && cells[begin - 1] != PKV_NULL_BLOCK) {
             begin--;
         }
-        pkvi_pool_release(manager->pool, cells + begin, end - begin, true);
+        (void)pkvi_pool_release(manager->pool, cells + begin, end - begin, true);
         for (int32_t i = begin; i < end; i++) {
             cells[i] = PKV_NULL_BLOCK;
         }

@@ -38,7 +38,7 @@ static inline void pkvi_free_queue_pop(struct pkvi_free_queue *queue,
     PKV_ASSERT(count <= queue->num_free);
     for (int32_t i = 0; i < count; i++) {
         pkv_block_id next = links[block].next;
-        PKVI_PREFETCH(&links[next]);
+
         out[i] = block;
         links[block].previous = PKVI_NO_LINK;
         links[block].next = PKVI_NO_LINK;
@@ -62,32 +62,52 @@ static inline void pkvi_free_queue_remove(struct pkvi_free_queue *queue, pkv_blo
     queue->num_free--;
 }
 
-/* Put one block between two neighbours. */
-static inline void pkvi_free_queue_insert(struct pkvi_free_queue *queue,
-                                          pkv_block_id block,
-                                          pkv_block_id previous,
-                                          pkv_block_id next) {
+/* Make one block the last. */
+static inline void pkvi_free_queue_append(struct pkvi_free_queue *queue, pkv_block_id block) {
     struct pkvi_links *links = queue->links;
+    pkv_block_id last = links[0].previous;
 
     PKV_ASSERT(links[block].next == PKVI_NO_LINK);
-    links[block].previous = previous;
-    links[block].next = next;
-    links[previous].next = block;
-    links[next].previous = block;
+    links[block].previous = last;
+    links[block].next = 0;
+    links[last].next = block;
+    links[0].previous = block;
     queue->num_free++;
 }
 
-/* Make one block the last. */
-static inline void pkvi_free_queue_append(struct pkvi_free_queue *queue, pkv_block_id block) {
-    pkvi_free_queue_insert(queue, block, queue->links[0].previous, 0);
+/* Blocks on their way to the head, linked among themselves in the order of joining. */
+struct pkvi_free_chain {
+    pkv_block_id first, last; /* 0 while empty */
+    int32_t num_blocks;
+};
+
+static inline void pkvi_free_chain_join(struct pkvi_free_queue *queue,
+                                        struct pkvi_free_chain *chain,
+                                        pkv_block_id block) {
+    struct pkvi_links *links = queue->links;
+
+    PKV_ASSERT(links[block].next == PKVI_NO_LINK);
+    if (chain->num_blocks++ == 0) {
+        chain->first = block;
+    } else {
+        links[chain->last].next = block;
+    }
+    links[block].previous = chain->last;
+    links[block].next = 0;
+    chain->last = block;
 }
 
-/* Put one block behind `previous`, where 0 means: make it the first. Freeing a list keyless-first
- * keeps the list's order by remembering the last one that it put in front. */
-static inline void pkvi_free_queue_insert_after(struct pkvi_free_queue *queue,
-                                                pkv_block_id block,
-                                                pkv_block_id previous) {
-    pkvi_free_queue_insert(queue, block, previous, queue->links[previous].next);
+/* Put a whole chain in front of the queue, its first block first. */
+static inline void pkvi_free_queue_prepend(struct pkvi_free_queue *queue,
+                                           const struct pkvi_free_chain *chain) {
+    struct pkvi_links *links = queue->links;
+
+    if (chain->num_blocks > 0) {
+        links[chain->last].next = links[0].next;
+        links[links[0].next].previous = chain->last;
+        links[0].next = chain->first;
+        queue->num_free += chain->num_blocks;
+    }
 }
 
 #endif

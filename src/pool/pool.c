@@ -7,10 +7,8 @@
 
 #include <string.h>
 
-/* How far handing out reads ahead: states first, then the entry of a keyed one, then its slot. */
-#define AHEAD_STATE 12
-#define AHEAD_ENTRY 8
-#define AHEAD_SLOT 4
+/* Blocks that are evicted together: so many cache misses are under way at once. */
+#define TAKE_PIECE 32
 
 static int32_t tokens_per_block(const pkv_pool_config *config) {
     int32_t largest = config->block_sizes == NULL ? config->block_size : 1;
@@ -229,7 +227,9 @@ void pkvi_pool_forget(pkv_pool *pool, pkv_block_id block) {
     int32_t remaining = pkvi_prefix_index_remove(pool->index, block);
 
     pool->num_keys_forgotten++;
-    pkvi_publish_log_remove(&pool->log, block);
+    if (!pkvi_publish_log_is_empty(&pool->log)) {
+        pkvi_publish_log_remove(&pool->log, block);
+    }
     if (pkvi_event_ring_is_on(&pool->events)) {
         pkv_event event = {0};
         event.type = PKV_EVENT_BLOCK_REMOVED;
@@ -255,62 +255,125 @@ void pkvi_pool_forget_all(pkv_pool *pool) {
     }
 }
 
-void pkvi_pool_take(pkv_pool *pool, int32_t group, int32_t count, pkv_block_id *out) {
-    struct pkvi_block_state *states = pool->states;
-    struct pkvi_block_entry *entries = pool->index->entries;
+/* Evict what the blocks of one piece carry. The entries are read ahead while the queue is walked;
+ * here their slots are, all before the first removal. */
+static void evict_piece(pkv_pool *pool, const pkv_block_id *block_ids, int32_t count) {
+    const struct pkvi_block_state *states = pool->states;
+    const struct pkvi_block_entry *entries = pool->index->entries;
 
-    pkvi_free_queue_pop(&pool->free_queue, count, out);
     for (int32_t i = 0; i < count; i++) {
-        struct pkvi_block_state *state = &states[out[i]];
-
-        if (i + AHEAD_STATE < count) {
-            PKVI_PREFETCH(&states[out[i + AHEAD_STATE]]);
+        if (states[block_ids[i]].is_keyed) {
+            pkvi_prefix_index_prefetch(pool->index, (int32_t)states[block_ids[i]].group,
+                                       &entries[block_ids[i]].key);
         }
-        if (i + AHEAD_ENTRY < count && states[out[i + AHEAD_ENTRY]].is_keyed) {
-            PKVI_PREFETCH(&entries[out[i + AHEAD_ENTRY]]);
-        }
-        if (i + AHEAD_SLOT < count && states[out[i + AHEAD_SLOT]].is_keyed) {
-            pkv_block_id later = out[i + AHEAD_SLOT];
-            pkvi_prefix_index_prefetch(pool->index, (int32_t)states[later].group,
-                                       &entries[later].key);
-        }
-        PKV_ASSERT(state->ref_cnt == 0);
-        if (state->is_keyed) {
-            pkvi_pool_forget(pool, out[i]);
+    }
+    for (int32_t i = 0; i < count; i++) {
+        if (states[block_ids[i]].is_keyed) {
+            pkvi_pool_forget(pool, block_ids[i]);
             pool->num_blocks_evicted++;
         }
-        state->ref_cnt = 1;
-        state->group = (uint32_t)group & 0xff;
-        pkvi_fill_list_add(&pool->fills, out[i]);
     }
-    pool->num_blocks_allocated += (uint64_t)count;
 }
 
-void pkvi_pool_release(pkv_pool *pool,
-                       const pkv_block_id *block_ids,
-                       int32_t num_blocks,
-                       bool is_reversed) {
-    pkv_block_id last_in_front = 0;
+/* Read ahead what evicting will touch. The blocks are still in the queue; walking it costs a cache
+ * miss a block where their order is old, which hides the other misses. */
+static void prefetch_piece(const pkv_pool *pool, int32_t count) {
+    const struct pkvi_links *links = pool->free_queue.links;
+    pkv_block_id block = links[0].next;
 
-    for (int32_t i = 0; i < num_blocks; i++) {
+    for (int32_t i = 0; i < count; i++) {
+        PKVI_PREFETCH(&pool->states[block]);
+        PKVI_PREFETCH(&pool->index->entries[block]);
+        block = links[block].next;
+    }
+}
+
+void pkvi_pool_take(pkv_pool *pool, int32_t group, int32_t count, pkv_block_id *out) {
+    struct pkvi_block_state *states = pool->states;
+
+    pool->num_blocks_allocated += (uint64_t)count;
+    while (count > 0) {
+        int32_t piece = count < TAKE_PIECE ? count : TAKE_PIECE;
+        uint32_t num_keyed = 0;
+
+        /* Keyed blocks stand behind all keyless ones but for rare exceptions, so the first tells
+         * whether there is anything to evict. */
+        if (states[pool->free_queue.links[0].next].is_keyed) {
+            prefetch_piece(pool, piece);
+        }
+        pkvi_free_queue_pop(&pool->free_queue, piece, out);
+        for (int32_t i = 0; i < piece; i++) {
+            num_keyed += states[out[i]].is_keyed;
+        }
+        if (num_keyed > 0) {
+            evict_piece(pool, out, piece);
+        }
+        for (int32_t i = 0; i < piece; i++) {
+            PKV_ASSERT(states[out[i]].ref_cnt == 0 && !states[out[i]].is_keyed);
+            states[out[i]] = (struct pkvi_block_state){1, 0, (uint32_t)group & 0xff, 0};
+        }
+        if (pool->fills.block_ids != NULL) {
+            for (int32_t i = 0; i < piece; i++) {
+                pkvi_fill_list_add(&pool->fills, out[i]);
+            }
+        }
+        out += piece;
+        count -= piece;
+    }
+}
+
+/* Take back what pkvi_pool_release did to the first `num_done` ids, before the chain was put into
+ * the queue: newest first, so that a block named twice goes back as it came. */
+static void undo_release(pkv_pool *pool,
+                         const pkv_block_id *block_ids,
+                         int32_t num_blocks,
+                         int32_t num_done,
+                         bool is_reversed) {
+    for (int32_t i = num_done - 1; i >= 0; i--) {
         pkv_block_id block = block_ids[is_reversed ? num_blocks - 1 - i : i];
         struct pkvi_block_state *state = &pool->states[block];
 
         if (block == PKV_NULL_BLOCK) {
             continue;
         }
-        PKV_ASSERT(state->ref_cnt > 0);
-        state->ref_cnt = (state->ref_cnt - 1) & (uint32_t)PKV_MAX_REF_CNT;
-        if (state->ref_cnt > 0) {
+        if (state->ref_cnt == 0 && state->is_keyed) {
+            pkvi_free_queue_remove(&pool->free_queue, block);
+        } else if (state->ref_cnt == 0) {
+            pool->free_queue.links[block] = (struct pkvi_links){PKVI_NO_LINK, PKVI_NO_LINK};
+        }
+        state->ref_cnt = (state->ref_cnt + 1) & (uint32_t)PKV_MAX_REF_CNT;
+    }
+}
+
+int32_t pkvi_pool_release(pkv_pool *pool,
+                          const pkv_block_id *block_ids,
+                          int32_t num_blocks,
+                          bool is_reversed) {
+    struct pkvi_free_chain chain = {0, 0, 0};
+    const pkv_block_id *at = is_reversed ? block_ids + num_blocks - 1 : block_ids;
+    ptrdiff_t step = is_reversed ? -1 : 1;
+
+    for (int32_t i = 0; i < num_blocks; i++, at += step) {
+        pkv_block_id block = *at;
+        struct pkvi_block_state *state;
+
+        if (block == PKV_NULL_BLOCK) {
             continue;
         }
-        if (state->is_keyed) {
+        if (!pkvi_pool_has_block(pool, block) || pool->states[block].ref_cnt == 0) {
+            undo_release(pool, block_ids, num_blocks, i, is_reversed);
+            return is_reversed ? num_blocks - 1 - i : i;
+        }
+        state = &pool->states[block];
+        state->ref_cnt = (state->ref_cnt - 1) & (uint32_t)PKV_MAX_REF_CNT;
+        if (state->ref_cnt == 0 && state->is_keyed) {
             pkvi_free_queue_append(&pool->free_queue, block);
-        } else {
-            pkvi_free_queue_insert_after(&pool->free_queue, block, last_in_front);
-            last_in_front = block;
+        } else if (state->ref_cnt == 0) {
+            pkvi_free_chain_join(&pool->free_queue, &chain, block);
         }
     }
+    pkvi_free_queue_prepend(&pool->free_queue, &chain);
+    return -1;
 }
 
 void pkvi_pool_begin(pkv_pool *pool, struct pkvi_publication *publication) {

@@ -77,11 +77,13 @@ static inline void pkvi_pool_touch_block(pkv_pool *pool, pkv_block_id block) {
     state->ref_cnt = (state->ref_cnt + 1) & (uint32_t)PKV_MAX_REF_CNT;
 }
 
-/* Drop references in the order of the list, or of the list reversed. Null blocks are skipped. */
-void pkvi_pool_release(pkv_pool *pool,
-                       const pkv_block_id *block_ids,
-                       int32_t num_blocks,
-                       bool is_reversed);
+/* Drop references in the order of the list, or of the list reversed. Null blocks are skipped.
+ * Returns -1; or, having changed nothing, the index of an id that is out of range or of a block that
+ * runs out of references. */
+int32_t pkvi_pool_release(pkv_pool *pool,
+                          const pkv_block_id *block_ids,
+                          int32_t num_blocks,
+                          bool is_reversed);
 
 /* Begin a commit call, publish a held block without key, end the call. */
 void pkvi_pool_begin(pkv_pool *pool, struct pkvi_publication *publication);

@@ -7,6 +7,9 @@
 
 #include "pool/pool.h"
 
+/* How many keys a publication reads the index ahead. */
+#define CACHE_AHEAD 16
+
 static pkv_status invalid(const pkv_pool *pool, const char *text) {
     return pkvi_fail(pool->error, PKV_ERROR_INVALID_ARGUMENT, "%s", text);
 }
@@ -193,38 +196,20 @@ pkv_status pkv_pool_touch(pkv_pool *pool, const pkv_block_id *block_ids, int32_t
 }
 
 pkv_status pkv_pool_free_blocks(pkv_pool *pool, const pkv_block_id *block_ids, int32_t num_blocks) {
-    int32_t num_dropped = 0;
-    pkv_status status;
+    int32_t failed;
 
     if (pool == NULL) {
         return PKV_ERROR_INVALID_ARGUMENT;
     }
-    status = check_ids(pool, block_ids, num_blocks);
-    if (status != PKV_OK) {
-        return status;
+    if (num_blocks < 0 || (num_blocks > 0 && block_ids == NULL)) {
+        return invalid(pool, "block_ids is NULL or num_blocks is negative");
     }
-    /* Drop all references on trial: a block named too often runs out of them. */
-    for (; num_dropped < num_blocks; num_dropped++) {
-        struct pkvi_block_state *state = &pool->states[block_ids[num_dropped]];
-        if (block_ids[num_dropped] != PKV_NULL_BLOCK) {
-            if (state->ref_cnt == 0) {
-                break;
-            }
-            state->ref_cnt = (state->ref_cnt - 1) & (uint32_t)PKV_MAX_REF_CNT;
-        }
-    }
-    for (int32_t i = 0; i < num_dropped; i++) {
-        struct pkvi_block_state *state = &pool->states[block_ids[i]];
-        if (block_ids[i] != PKV_NULL_BLOCK) {
-            state->ref_cnt = (state->ref_cnt + 1) & (uint32_t)PKV_MAX_REF_CNT;
-        }
-    }
-    if (num_dropped < num_blocks) {
+    failed = pkvi_pool_release(pool, block_ids, num_blocks, false);
+    if (failed >= 0) {
         return pkvi_fail(pool->error, PKV_ERROR_INVALID_ARGUMENT,
-                         "block %d at index %d is freed more often than it is held",
-                         block_ids[num_dropped], num_dropped);
+                         "block %d at index %d is out of range, or freed more often than held",
+                         block_ids[failed], failed);
     }
-    pkvi_pool_release(pool, block_ids, num_blocks, false);
     return PKV_OK;
 }
 
@@ -263,6 +248,7 @@ pkv_status pkv_pool_cache_blocks(pkv_pool *pool,
                                  const int32_t *token_ids,
                                  int32_t num_blocks) {
     struct pkvi_publication publication = {0};
+    int32_t num_ahead = 0;
     pkv_status status;
 
     if (pool == NULL) {
@@ -283,6 +269,10 @@ pkv_status pkv_pool_cache_blocks(pkv_pool *pool,
     pkvi_pool_begin(pool, &publication);
     for (int32_t i = 0; i < num_blocks; i++) {
         const int32_t *own = NULL;
+
+        for (; num_ahead < num_blocks && num_ahead <= i + CACHE_AHEAD; num_ahead++) {
+            pkvi_pool_prefetch_key(pool, group, &keys[num_ahead]);
+        }
         if (block_ids[i] == PKV_NULL_BLOCK) {
             continue;
         }

@@ -76,35 +76,34 @@ void pkvi_prefix_index_carve(struct pkvi_prefix_index *index,
 
 /* Find the slot of (group, key). Keys of equal hash and other lineage are counted as collisions
  * where a lookup asks for it. */
-static uint32_t find_slot(struct pkvi_prefix_index *index,
-                          int32_t group,
-                          const pkv_block_key *key,
-                          struct home home,
-                          bool is_lookup) {
+static inline uint32_t find_slot(struct pkvi_prefix_index *index,
+                                 int32_t group,
+                                 const pkv_block_key *key,
+                                 struct home home,
+                                 bool is_lookup) {
     uint32_t slot = home.slot;
+    uint32_t num_probes = 1;
 
-    for (;; slot = next_slot(index, slot)) {
+    for (;; slot = next_slot(index, slot), num_probes++) {
         uint32_t value = index->slots[slot];
         pkv_block_id block = block_in(index, value);
-        const pkv_block_key *other;
+        const pkv_block_key *other = &index->entries[block].key;
 
-        index->num_probes++;
         if (value == 0) {
-            return NO_SLOT;
+            slot = NO_SLOT;
+            break;
         }
-        if ((value & index->tag_mask) != home.tag) {
+        if ((value & index->tag_mask) != home.tag || other->hash_low != key->hash_low ||
+            other->hash_high != key->hash_high || index->states[block].group != (uint32_t)group) {
             continue;
         }
-        other = &index->entries[block].key;
-        if (other->hash_low != key->hash_low || other->hash_high != key->hash_high ||
-            index->states[block].group != (uint32_t)group) {
-            continue;
-        }
-        if (other->lineage == key->lineage) {
-            return slot;
+        if (PKVI_LIKELY(other->lineage == key->lineage)) {
+            break;
         }
         index->num_collisions_rejected += is_lookup ? 1 : 0;
     }
+    index->num_probes += num_probes;
+    return slot;
 }
 
 /* The oldest copy whose own tokens are `token_ids`; PKV_NULL_BLOCK when none is. */

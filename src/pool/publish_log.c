@@ -20,18 +20,6 @@ void pkvi_publish_log_init(struct pkvi_publish_log *log,
     }
 }
 
-bool pkvi_publish_log_accepts(const struct pkvi_publish_log *log, uint64_t step) {
-    pkv_block_id oldest = log->links[0].next;
-
-    if (step == 0) {
-        return true;
-    }
-    if (step <= log->completed_step || step < log->newest_step) {
-        return false;
-    }
-    return oldest == 0 || step - pkvi_publish_log_step(log, oldest) <= UINT32_MAX;
-}
-
 void pkvi_publish_log_complete(struct pkvi_publish_log *log, uint64_t step) {
     while (log->links[0].next != 0 && pkvi_publish_log_step(log, log->links[0].next) <= step) {
         pkvi_publish_log_remove(log, log->links[0].next);

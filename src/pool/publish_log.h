@@ -38,7 +38,15 @@ static inline uint64_t pkvi_publish_log_step(const struct pkvi_publish_log *log,
 
 /* Whether `step` may be used now: 0, or above the completed ones, not below the newest one, and near
  * enough to the oldest in the list. */
-bool pkvi_publish_log_accepts(const struct pkvi_publish_log *log, uint64_t step);
+static inline bool pkvi_publish_log_accepts(const struct pkvi_publish_log *log, uint64_t step) {
+    pkv_block_id oldest = log->links[0].next;
+
+    if (step == 0) {
+        return true;
+    }
+    return step > log->completed_step && step >= log->newest_step &&
+           (oldest == 0 || step - pkvi_publish_log_step(log, oldest) <= UINT32_MAX);
+}
 
 static inline void pkvi_publish_log_add(struct pkvi_publish_log *log,
                                         pkv_block_id block,
@@ -52,6 +60,11 @@ static inline void pkvi_publish_log_add(struct pkvi_publish_log *log,
     log->links[block].next = 0;
     log->links[last].next = block;
     log->links[0].previous = block;
+}
+
+/* Asked before a removal, so that untracked use does not touch the links of every block. */
+static inline bool pkvi_publish_log_is_empty(const struct pkvi_publish_log *log) {
+    return log->links[0].next == 0;
 }
 
 /* Take a block out, if it is in. */

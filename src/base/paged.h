@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: the libpagedkv authors */
+
+/* Where a token is: position of a sequence -> physical block and offset -> element of a tensor. The
+ * one definition of it, for C11 and for nvcc; everything that follows a block table includes this.
+ *
+ * The one idea: physical_block_number = table[position / block_size], physical_block_offset =
+ * position % block_size, and a slot is number * block_size + offset, as pkv_compute_slot says it.
+ * All arithmetic is 64-bit: number * stride passes 2^31 in ordinary pools. */
+#ifndef PKVI_BASE_PAGED_H
+#define PKVI_BASE_PAGED_H
+
+#include <pagedkv/batch.h>
+
+#if defined(__CUDACC__)
+#define PKVI_HOST_DEVICE __host__ __device__
+#else
+#define PKVI_HOST_DEVICE
+#endif
+
+/* A token's place in the pool. */
+struct pkvi_place {
+    int64_t physical_block_number;
+    int64_t physical_block_offset;
+};
+
+/* Follow the block table. The entry of `position` may be the null block, which is readable. */
+PKVI_HOST_DEVICE static inline struct pkvi_place
+pkvi_place_of_position(const pkv_block_id *block_table, int32_t block_size, int64_t position)
+{
+    struct pkvi_place place;
+    int64_t column = position / block_size;
+
+    place.physical_block_number = block_table[column];
+    place.physical_block_offset = position - column * block_size;
+    return place;
+}
+
+/* Take a slot apart: the inverse of pkv_compute_slot. */
+PKVI_HOST_DEVICE static inline struct pkvi_place pkvi_place_of_slot(int64_t slot,
+                                                                    int32_t block_size)
+{
+    struct pkvi_place place;
+
+    place.physical_block_number = slot / block_size;
+    place.physical_block_offset = slot - place.physical_block_number * block_size;
+    return place;
+}
+
+/* Element index of (place, head) in a cache or scale tensor [num_blocks, num_kv_heads, block_size,
+ * ...]; `stride` is the tensor's. */
+PKVI_HOST_DEVICE static inline int64_t
+pkvi_place_element(struct pkvi_place place, int64_t head, const int64_t *stride)
+{
+    return place.physical_block_number * stride[0] + head * stride[1] +
+           place.physical_block_offset * stride[2];
+}
+
+/* Entries of a block table that hold `seq_len` tokens. */
+PKVI_HOST_DEVICE static inline int64_t pkvi_num_columns(int64_t seq_len, int32_t block_size)
+{
+    return (seq_len + block_size - 1) / block_size;
+}
+
+#endif
