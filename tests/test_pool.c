@@ -109,7 +109,7 @@ static void get_new_blocks_more_than_free_changes_nothing(void **state) {
 
     (void)state;
     take(pool, 3);
-    before = pool_state_text(pool);
+    before = remember_pool_state(pool);
     assert_int_equal(pkv_pool_get_new_blocks(pool, 3, block_ids), PKV_NO_FREE_BLOCKS);
     assert_string_equal(pool_state_text(pool), before);
 }
@@ -309,7 +309,7 @@ static void match_changes_nothing(void **state) {
     take(pool, 3);
     key_list(pool, 0, "1 2 3", "10 20 30");
     assert_int_equal(free_list(pool, "3 2 1"), PKV_OK);
-    before = pool_state_text(pool);
+    before = remember_pool_state(pool);
     assert_string_equal(match(pool, 0, "10 20 30 40"), "1 2 3");
     assert_string_equal(match(pool, 0, "10 40 30"), "1");
     assert_string_equal(pool_state_text(pool), before);
@@ -366,7 +366,7 @@ static void acquire_touches_hits_before_it_takes_new_blocks(void **state) {
 static void acquire_counts_free_hits_as_needed(void **state) {
     pkv_pool *pool = make_cached_pool();
     pkv_block_id block_ids[4];
-    const char *before = pool_state_text(pool);
+    const char *before = remember_pool_state(pool);
 
     (void)state;
     assert_int_equal(pkv_pool_acquire(pool, 0, cached_hits, cached_keys, 2, 4, block_ids),
@@ -386,7 +386,7 @@ static void acquire_after_a_hit_was_evicted_finds_nothing_and_changes_nothing(vo
 
     (void)state;
     take(pool, 4);
-    before = pool_state_text(pool);
+    before = remember_pool_state(pool);
     assert_int_equal(pkv_pool_acquire(pool, 0, cached_hits, cached_keys, 2, 0, block_ids),
                      PKV_NOT_FOUND);
     assert_string_equal(pool_state_text(pool), before);
@@ -396,7 +396,7 @@ static void acquire_after_a_hit_was_evicted_finds_nothing_and_changes_nothing(vo
 
 static void acquire_without_hits_or_new_blocks_is_a_no_op(void **state) {
     pkv_pool *pool = make_cached_pool();
-    const char *before = pool_state_text(pool);
+    const char *before = remember_pool_state(pool);
 
     (void)state;
     assert_int_equal(pkv_pool_acquire(pool, 0, NULL, NULL, 0, 0, NULL), PKV_OK);

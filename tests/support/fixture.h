@@ -138,10 +138,15 @@ const char *pool_keyed_text(const pkv_pool *pool);
 const char *keyed_columns_text(const pkv_manager *manager, pkv_request request, int32_t group);
 
 /* Everything that an operation without effect must leave as it was: queue, blocks with keys and
- * steps, levels, and of each request its numbers and tables. Two such texts may be kept at once. */
+ * steps, levels, and of each request its numbers and tables. What the first two give is overwritten
+ * by their next but one call; what is remembered is not, by up to 7 that are remembered later. */
 const char *pool_state_text(const pkv_pool *pool);
 const char *state_text(const pkv_manager *manager,
                        const pkv_request *requests,
                        int32_t num_requests);
+const char *remember_pool_state(const pkv_pool *pool);
+const char *remember_state(const pkv_manager *manager,
+                           const pkv_request *requests,
+                           int32_t num_requests);
 
 #endif

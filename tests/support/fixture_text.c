@@ -11,11 +11,12 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
 #define TEXT_RING 32
 #define TEXT_SIZE 16384
-#define STATE_RING 4
+#define STATE_RING 2
+#define MEMORY_RING 8
 #define STATE_SIZE (1 << 20)
 #define MAX_IDS 65536
 
@@ -26,6 +27,7 @@ typedef struct text {
 
 static char text_ring[TEXT_RING][TEXT_SIZE];
 static char state_ring[STATE_RING][STATE_SIZE];
+static char memory_ring[MEMORY_RING][STATE_SIZE];
 
 /* ---- building text --------------------------------------------------------------------------- */
 
@@ -268,4 +270,22 @@ const char *state_text(const pkv_manager *manager,
         }
     }
     return result.buffer;
+}
+
+static const char *remember(const char *state) {
+    static unsigned next;
+    char *buffer = memory_ring[next++ % MEMORY_RING];
+
+    memcpy(buffer, state, strlen(state) + 1);
+    return buffer;
+}
+
+const char *remember_pool_state(const pkv_pool *pool) {
+    return remember(pool_state_text(pool));
+}
+
+const char *remember_state(const pkv_manager *manager,
+                           const pkv_request *requests,
+                           int32_t num_requests) {
+    return remember(state_text(manager, requests, num_requests));
 }
