@@ -105,6 +105,17 @@ struct pkvi_digest pkvi_hash_bytes(const struct pkvi_hash_keys *keys,
     return digest;
 }
 
+/* Two tokens as the little-endian word of their eight bytes. */
+static inline uint64_t token_pair(const int32_t *token_ids) {
+    uint64_t word;
+
+    if (little_endian(1) != 1) {
+        return (uint32_t)token_ids[0] | (uint64_t)(uint32_t)token_ids[1] << 32;
+    }
+    memcpy(&word, token_ids, sizeof word);
+    return word;
+}
+
 /* SipHash over lineage ‖ tokens ‖ extra lineage, two tokens a word. An odd token count shifts the
  * extra by half a word, as the bytes demand. */
 static uint64_t link_lineage(const struct pkvi_hash_keys *keys,
@@ -119,7 +130,7 @@ static uint64_t link_lineage(const struct pkvi_hash_keys *keys,
 
     sip_word(&sip, parent);
     for (i = 0; i + 1 < num_tokens; i += 2) {
-        sip_word(&sip, (uint32_t)token_ids[i] | (uint64_t)(uint32_t)token_ids[i + 1] << 32);
+        sip_word(&sip, token_pair(token_ids + i));
     }
     if (i < num_tokens) {
         tail = (uint32_t)token_ids[i];

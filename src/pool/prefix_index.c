@@ -6,11 +6,10 @@
 
 #include <string.h>
 
-/* How many keys a match reads ahead, for the slot and then for the entry that it names: far enough
- * to hide a miss, few enough to waste little where the first keys miss. */
-#define AHEAD_SLOT 12
-#define AHEAD_ENTRY 6
-#define AHEAD_RING 16
+/* How many keys a match works on together: first all their slots are read ahead, then all the
+ * entries that these name, then all are compared. Enough to hide a miss, few enough to waste little
+ * where the first keys miss. */
+#define MATCH_PIECE 16
 
 #define NO_SLOT UINT32_MAX
 
@@ -74,35 +73,55 @@ void pkvi_prefix_index_carve(struct pkvi_prefix_index *index,
     }
 }
 
-/* Find the slot of (group, key). Keys of equal hash and other lineage are counted as collisions
- * where a lookup asks for it. */
+/* Whether the block in a used slot has this group and key. Equal hash with another lineage counts as
+ * a collision where a lookup asks. */
+static inline bool slot_matches(struct pkvi_prefix_index *index,
+                                uint32_t value,
+                                int32_t group,
+                                const pkv_block_key *key,
+                                struct home home,
+                                bool is_lookup) {
+    pkv_block_id block = block_in(index, value);
+    const pkv_block_key *other = &index->entries[block].key;
+
+    if ((value & index->tag_mask) != home.tag || other->hash_low != key->hash_low ||
+        other->hash_high != key->hash_high || index->states[block].group != (uint32_t)group) {
+        return false;
+    }
+    if (PKVI_LIKELY(other->lineage == key->lineage)) {
+        return true;
+    }
+    index->num_collisions_rejected += is_lookup ? 1 : 0;
+    return false;
+}
+
+/* Find the slot of (group, key), or NO_SLOT; then `*empty` is the slot where it would go, at
+ * `*distance` from its home. */
 static inline uint32_t find_slot(struct pkvi_prefix_index *index,
                                  int32_t group,
                                  const pkv_block_key *key,
                                  struct home home,
-                                 bool is_lookup) {
+                                 bool is_lookup,
+                                 uint32_t *empty,
+                                 uint32_t *distance) {
     uint32_t slot = home.slot;
-    uint32_t num_probes = 1;
+    uint32_t num_probed = 0;
 
-    for (;; slot = next_slot(index, slot), num_probes++) {
+    for (;; slot = next_slot(index, slot)) {
         uint32_t value = index->slots[slot];
-        pkv_block_id block = block_in(index, value);
-        const pkv_block_key *other = &index->entries[block].key;
 
+        num_probed++;
         if (value == 0) {
+            *empty = slot;
+            *distance = num_probed - 1;
             slot = NO_SLOT;
             break;
         }
-        if ((value & index->tag_mask) != home.tag || other->hash_low != key->hash_low ||
-            other->hash_high != key->hash_high || index->states[block].group != (uint32_t)group) {
-            continue;
-        }
-        if (PKVI_LIKELY(other->lineage == key->lineage)) {
+        if (slot_matches(index, value, group, key, home, is_lookup)) {
             break;
         }
-        index->num_collisions_rejected += is_lookup ? 1 : 0;
     }
-    index->num_probes += num_probes;
+    index->num_probes += num_probed;
     return slot;
 }
 
@@ -128,12 +147,15 @@ static pkv_block_id oldest_with_tokens(struct pkvi_prefix_index *index,
     return PKV_NULL_BLOCK;
 }
 
-pkv_block_id pkvi_prefix_index_find(struct pkvi_prefix_index *index,
-                                    int32_t group,
-                                    const pkv_block_key *key,
-                                    const int32_t *token_ids,
-                                    int32_t num_tokens) {
-    uint32_t slot = find_slot(index, group, key, home_of(index, group, key), true);
+static pkv_block_id find_block(struct pkvi_prefix_index *index,
+                               int32_t group,
+                               const pkv_block_key *key,
+                               struct home home,
+                               const int32_t *token_ids,
+                               int32_t num_tokens) {
+    uint32_t empty = 0;
+    uint32_t distance = 0;
+    uint32_t slot = find_slot(index, group, key, home, true, &empty, &distance);
 
     if (slot == NO_SLOT) {
         return PKV_NULL_BLOCK;
@@ -141,42 +163,69 @@ pkv_block_id pkvi_prefix_index_find(struct pkvi_prefix_index *index,
     return oldest_with_tokens(index, block_in(index, index->slots[slot]), token_ids, num_tokens);
 }
 
-int32_t pkvi_prefix_index_match(struct pkvi_prefix_index *index,
-                                const struct pkvi_index_query *query,
-                                pkv_block_id *hits) {
-    struct home ring[AHEAD_RING];
-    struct pkvi_key_cursor cursor = query->cursor;
-    struct pkvi_key_cursor ahead = query->cursor;
-    int32_t num_tokens = cursor.key_stride * cursor.tokens_per_key;
-    int32_t num_homes = 0;
-    int32_t num_entries = 0;
+pkv_block_id pkvi_prefix_index_find(struct pkvi_prefix_index *index,
+                                    int32_t group,
+                                    const pkv_block_key *key,
+                                    const int32_t *token_ids,
+                                    int32_t num_tokens) {
+    return find_block(index, group, key, home_of(index, group, key), token_ids, num_tokens);
+}
 
-    for (int32_t i = 0; i < query->num_keys; i++, pkvi_key_cursor_advance(&cursor)) {
-        uint32_t slot;
+/* Match `count` <= MATCH_PIECE keys that lie `stride` apart; returns how many were found. */
+static int32_t match_piece(struct pkvi_prefix_index *index,
+                           const struct pkvi_key_cursor *cursor,
+                           int32_t group,
+                           int32_t count,
+                           pkv_block_id *hits) {
+    const pkv_block_key *keys = pkvi_key_cursor_key(cursor);
+    const int32_t *token_ids = pkvi_key_cursor_tokens(cursor);
+    size_t stride = (size_t)cursor->key_stride;
+    int32_t num_tokens = cursor->key_stride * cursor->tokens_per_key;
+    struct home homes[MATCH_PIECE];
 
-        for (; num_homes < query->num_keys && num_homes <= i + AHEAD_SLOT; num_homes++) {
-            struct home home = home_of(index, query->group, pkvi_key_cursor_key(&ahead));
-            ring[num_homes % AHEAD_RING] = home;
-            PKVI_PREFETCH(&index->slots[home.slot]);
-            pkvi_key_cursor_advance(&ahead);
-        }
-        for (; num_entries < num_homes && num_entries <= i + AHEAD_ENTRY; num_entries++) {
-            uint32_t value = index->slots[ring[num_entries % AHEAD_RING].slot];
-            PKVI_PREFETCH(&index->entries[block_in(index, value)]);
-            PKVI_PREFETCH(&index->states[block_in(index, value)]);
-        }
-        slot = find_slot(index, query->group, pkvi_key_cursor_key(&cursor), ring[i % AHEAD_RING],
-                         true);
-        if (slot == NO_SLOT) {
-            return i;
-        }
-        hits[i] = oldest_with_tokens(index, block_in(index, index->slots[slot]),
-                                     pkvi_key_cursor_tokens(&cursor), num_tokens);
+    for (int32_t i = 0; i < count; i++) {
+        homes[i] = home_of(index, group, &keys[(size_t)i * stride]);
+        PKVI_PREFETCH(&index->slots[homes[i].slot]);
+    }
+    for (int32_t i = 0; i < count; i++) {
+        pkv_block_id block = block_in(index, index->slots[homes[i].slot]);
+        PKVI_PREFETCH(&index->entries[block]);
+        PKVI_PREFETCH(&index->states[block]);
+    }
+    for (int32_t i = 0; i < count; i++) {
+        hits[i] =
+            find_block(index, group, &keys[(size_t)i * stride], homes[i], token_ids, num_tokens);
         if (hits[i] == PKV_NULL_BLOCK) {
             return i;
         }
+        token_ids = token_ids == NULL ? NULL : token_ids + num_tokens;
     }
-    return query->num_keys;
+    return count;
+}
+
+int32_t pkvi_prefix_index_match(struct pkvi_prefix_index *index,
+                                const struct pkvi_index_query *query,
+                                pkv_block_id *hits) {
+    struct pkvi_key_cursor cursor = query->cursor;
+    int32_t num_hits = 0;
+
+    while (num_hits < query->num_keys) {
+        int32_t left = query->num_keys - num_hits;
+        int32_t count = left < MATCH_PIECE ? left : MATCH_PIECE;
+        int32_t found;
+
+        if (cursor.pieces != NULL) {
+            left = (cursor.keys_per_piece - 1 - cursor.offset) / cursor.key_stride + 1;
+            count = left < count ? left : count;
+        }
+        found = match_piece(index, &cursor, query->group, count, hits + num_hits);
+        num_hits += found;
+        if (found < count) {
+            break;
+        }
+        pkvi_key_cursor_skip(&cursor, count);
+    }
+    return num_hits;
 }
 
 void pkvi_prefix_index_prefetch(const struct pkvi_prefix_index *index,
@@ -200,7 +249,9 @@ int32_t pkvi_prefix_index_insert(struct pkvi_prefix_index *index, pkv_block_id b
     struct pkvi_block_entry *entry = &index->entries[block];
     int32_t group = (int32_t)index->states[block].group;
     struct home home = home_of(index, group, &entry->key);
-    uint32_t slot = find_slot(index, group, &entry->key, home, false);
+    uint32_t empty = 0;
+    uint32_t distance = 0;
+    uint32_t slot = find_slot(index, group, &entry->key, home, false, &empty, &distance);
 
     PKV_ASSERT(!index->states[block].is_keyed);
     index->states[block].is_keyed = 1;
@@ -217,12 +268,7 @@ int32_t pkvi_prefix_index_insert(struct pkvi_prefix_index *index, pkv_block_id b
     }
     entry->copies.previous = block;
     entry->copies.next = block;
-    for (uint32_t distance = 0, at = home.slot;; distance++, at = next_slot(index, at)) {
-        if (index->slots[at] == 0) {
-            index->slots[at] = pack(index, block, distance, home.tag);
-            break;
-        }
-    }
+    index->slots[empty] = pack(index, block, distance, home.tag);
     index->num_distinct++;
     if (index->copy_counts != NULL) {
         index->copy_counts[block] = 1;
@@ -248,6 +294,7 @@ static uint32_t distance_of(const struct pkvi_prefix_index *index, uint32_t slot
 static void shift_back(struct pkvi_prefix_index *index, uint32_t hole) {
     uint32_t slot = hole;
     uint32_t gap = 0;
+    uint32_t num_probed = 0;
 
     for (;;) {
         uint32_t distance;
@@ -255,11 +302,10 @@ static void shift_back(struct pkvi_prefix_index *index, uint32_t hole) {
 
         slot = next_slot(index, slot);
         gap++;
+        num_probed++;
         value = index->slots[slot];
-        index->num_probes++;
         if (value == 0) {
-            index->slots[hole] = 0;
-            return;
+            break;
         }
         distance = distance_of(index, slot);
         if (distance >= gap) {
@@ -269,24 +315,22 @@ static void shift_back(struct pkvi_prefix_index *index, uint32_t hole) {
             gap = 0;
         }
     }
+    index->slots[hole] = 0;
+    index->num_probes += num_probed;
 }
 
 /* The slot that names `block`, found by number so that no key is read; NO_SLOT when an older copy
  * has the slot. */
 static uint32_t slot_naming(struct pkvi_prefix_index *index, pkv_block_id block, struct home home) {
     uint32_t slot = home.slot;
+    uint32_t num_probed = 1;
 
-    for (;; slot = next_slot(index, slot)) {
-        uint32_t value = index->slots[slot];
-
-        index->num_probes++;
-        if (value == 0) {
-            return NO_SLOT;
-        }
-        if (block_in(index, value) == block) {
-            return slot;
-        }
+    while (index->slots[slot] != 0 && block_in(index, index->slots[slot]) != block) {
+        slot = next_slot(index, slot);
+        num_probed++;
     }
+    index->num_probes += num_probed;
+    return index->slots[slot] == 0 ? NO_SLOT : slot;
 }
 
 /* Take one out of the count of copies, which moves when the oldest goes. Returns the rest. */
@@ -304,7 +348,9 @@ static int32_t uncount_copy(struct pkvi_prefix_index *index,
     }
     if (slot == NO_SLOT) {
         int32_t group = (int32_t)index->states[block].group;
-        slot = find_slot(index, group, &entry->key, home, false);
+        uint32_t empty = 0;
+        uint32_t distance;
+        slot = find_slot(index, group, &entry->key, home, false, &empty, &distance);
         oldest = block_in(index, index->slots[slot]);
         heir = oldest;
     }
@@ -356,7 +402,7 @@ static const char *check_slot(const struct pkvi_prefix_index *index,
     pkv_block_id oldest = block_in(index, value);
     pkv_block_id block = oldest;
     struct home home;
-    uint32_t distance;
+    uint32_t distance = 0;
 
     if (oldest <= 0 || oldest >= num_blocks || !index->states[oldest].is_keyed) {
         return "I4: an index slot names a block without key";

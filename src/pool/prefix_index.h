@@ -75,12 +75,17 @@ static inline const int32_t *pkvi_key_cursor_tokens(const struct pkvi_key_cursor
                : &cursor->token_ids[first_key * (size_t)cursor->tokens_per_key];
 }
 
-static inline void pkvi_key_cursor_advance(struct pkvi_key_cursor *cursor) {
-    cursor->offset += cursor->key_stride;
+/* Go on by `count` keys, no further than the first key of the next piece. */
+static inline void pkvi_key_cursor_skip(struct pkvi_key_cursor *cursor, int32_t count) {
+    cursor->offset += count * cursor->key_stride;
     if (cursor->pieces != NULL && cursor->offset >= cursor->keys_per_piece) {
         cursor->offset -= cursor->keys_per_piece;
         cursor->piece++;
     }
+}
+
+static inline void pkvi_key_cursor_advance(struct pkvi_key_cursor *cursor) {
+    pkvi_key_cursor_skip(cursor, 1);
 }
 
 /* Carve and clear the slots; `entries`, `states`, the token fields and `copy_counts` are set by the
