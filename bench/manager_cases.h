@@ -110,6 +110,7 @@ typedef struct prefill_case {
     int32_t num_tokens;
     int32_t *tokens;
     int32_t next_token;
+    int32_t num_hits;
 } prefill_case;
 
 bool prefill_case_create(prefill_case *state, int32_t num_tokens, int32_t block_size);
@@ -117,5 +118,8 @@ void prefill_case_destroy(prefill_case *state);
 
 /* pkv_allocate_slots of one whole prompt (evict, allocate, publish); ns. */
 double prefill_case_allocate(prefill_case *state);
+
+/* The whole life of one prompt: open (both hash chains), look up, allocate, close; ns. */
+double prefill_case_whole(prefill_case *state);
 
 #endif
