@@ -227,11 +227,17 @@ void bench_table_row(bench_table *table, const char *format, ...) {
 
 static void print_cells(
     const bench_table *table, FILE *file, int32_t indent, int32_t row, const int32_t *widths) {
+    int32_t num_columns = table->num_columns;
+
+    /* No blanks at the end of a line. */
+    while (num_columns > 1 && table->cells[row][num_columns - 1][0] == '\0') {
+        num_columns--;
+    }
     fprintf(file, "%*s", indent, "");
-    for (int32_t column = 0; column < table->num_columns; column++) {
+    for (int32_t column = 0; column < num_columns; column++) {
         const char *cell = table->cells[row][column];
         int32_t padding = widths[column] - display_width(cell);
-        bool is_last = column + 1 == table->num_columns;
+        bool is_last = column + 1 == num_columns;
 
         if (table->is_left[column]) {
             fprintf(file, "%s%*s", cell, is_last ? 0 : padding, "");

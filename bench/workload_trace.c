@@ -206,8 +206,8 @@ static bool add_hashes(trace_reader *reader, const json_request *request) {
 
 static bool read_json_line(trace_reader *reader, const char *line, json_request *request) {
     const char *message = json_read_request(line, request);
-    int32_t num_input_tokens;
-    int32_t num_output_tokens;
+    int32_t num_input_tokens = 0;
+    int32_t num_output_tokens = 0;
 
     if (message != NULL) {
         return fail(reader, "%s", message);
@@ -244,8 +244,8 @@ static bool read_json_line(trace_reader *reader, const char *line, json_request 
 static bool read_csv_line(trace_reader *reader, char *line) {
     char *fields[MAX_FIELDS];
     int32_t num_fields = split_fields(line, fields);
-    int32_t num_input_tokens;
-    int32_t num_output_tokens;
+    int32_t num_input_tokens = 0;
+    int32_t num_output_tokens = 0;
     double arrival_seconds = 0.0;
 
     if (num_fields != reader->num_columns) {
