@@ -123,19 +123,28 @@ static pkv_status schedule_running(struct scheduler *scheduler) {
     return PKV_OK;
 }
 
-/* Where a step so far is all decodes of 1 + drafts tokens, one more request with a single token to
- * compute is widened to that shape, so that the batch stays uniform (a captured graph can run it). */
-static bool wants_draft_places(const struct scheduler *scheduler, int32_t num_new_tokens) {
-    if (scheduler->config.max_draft_tokens == 0 || num_new_tokens != 1 ||
-        scheduler->step.num_entries == 0) {
-        return false;
-    }
+/* Whether the running requests' share of the step is all decodes of a token and its drafts. */
+static bool is_uniform(const struct scheduler *scheduler) {
     for (int32_t i = 0; i < scheduler->step.num_entries; i++) {
         if (scheduler->entries[i].request->is_prefilling) {
             return false;
         }
     }
-    return true;
+    return scheduler->step.num_entries > 0;
+}
+
+/* Beside uniform decodes, a newcomer with a single token to compute is widened to their shape by
+ * places for drafts that it does not have, so that a captured graph can run the whole step. Not past
+ * the threshold or the last position that is ever computed. */
+static bool wants_draft_places(const struct scheduler *scheduler,
+                               int32_t num_hit_tokens,
+                               int32_t num_missing_tokens) {
+    const scheduler_config *config = &scheduler->config;
+    int32_t width = 1 + config->max_draft_tokens;
+
+    return width > 1 && num_missing_tokens == 1 && scheduler->has_uniform_decodes &&
+           (config->long_prefill_threshold == 0 || width <= config->long_prefill_threshold) &&
+           num_hit_tokens + width < config->max_model_len;
 }
 
 /* Admission counts for the hit rate, a lookup that leads to none does not; nor does a return, which
@@ -163,7 +172,7 @@ static pkv_status admit(struct scheduler *scheduler, scheduler_request *request)
     int32_t num_missing_tokens = request->num_tokens - num_hit_tokens;
     int32_t num_new_tokens = limit_to_step(scheduler, num_missing_tokens);
     int32_t num_drafts = 0;
-    if (wants_draft_places(scheduler, num_missing_tokens)) {
+    if (wants_draft_places(scheduler, num_hit_tokens, num_missing_tokens)) {
         num_drafts = scheduler->config.max_draft_tokens;
         num_new_tokens += num_drafts;
         if (num_new_tokens > scheduler->budget) {
@@ -189,6 +198,7 @@ static pkv_status admit(struct scheduler *scheduler, scheduler_request *request)
 
 /* The first that cannot be admitted ends it: overtaking would starve the long requests. */
 static pkv_status admit_waiting(struct scheduler *scheduler) {
+    scheduler->has_uniform_decodes = is_uniform(scheduler);
     while (scheduler->waiting.first != NULL && scheduler->budget > 0 &&
            scheduler->num_running < scheduler->config.max_running_requests) {
         scheduler_request *request = scheduler->waiting.first;

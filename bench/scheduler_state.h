@@ -25,8 +25,9 @@ struct scheduler {
     pkv_batch_entry *batch_entries;
     scheduler_request **preempted;
     int32_t budget;
-    int32_t cursor;    /* position in running that is served next */
-    bool is_in_flight; /* made, with entries, and neither completed nor failed */
+    int32_t cursor;           /* position in running that is served next */
+    bool has_uniform_decodes; /* of running requests, when admission begins */
+    bool is_in_flight;        /* made, with entries, and neither completed nor failed */
 
     scheduler_window window;
     scheduler_hits step_hits;

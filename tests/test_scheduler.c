@@ -129,6 +129,69 @@ static void rejected_drafts_leave_the_table_longer(void **state) {
     }
 }
 
+/* Whether a request with 33 tokens, of which 32 are cached, is widened by draft places when another
+ * runs already; that other one has num_tokens to prefill, 33 of which are the same. */
+static int32_t count_tokens_of_newcomer(struct trial *trial, int32_t num_tokens) {
+    trial->config.max_draft_tokens = 3;
+    trial_start(trial, 100);
+    trial_add(trial, 0, num_tokens, 16, 0);
+    assert_int_equal(scheduler_schedule(trial->scheduler, &trial->step), PKV_OK);
+    trial_complete(trial);
+    trial_add(trial, 0, 33, 16, 0);
+
+    assert_int_equal(scheduler_schedule(trial->scheduler, &trial->step), PKV_OK);
+
+    assert_int_equal(trial->step->num_entries, 2);
+    assert_int_equal(trial->step->entries[1].num_drafts,
+                     trial->step->entries[1].num_new_tokens - 1);
+    return trial->step->entries[1].num_new_tokens;
+}
+
+static void newcomer_beside_decodes_gets_draft_places(void **state) {
+    assert_int_equal(count_tokens_of_newcomer(*state, 33), 4);
+}
+
+static void newcomer_beside_a_prefill_gets_no_draft_places(void **state) {
+    struct trial *trial = *state;
+    trial->config.long_prefill_threshold = 40;
+
+    assert_int_equal(count_tokens_of_newcomer(trial, 100), 1);
+}
+
+static void newcomer_near_max_model_len_gets_no_draft_places(void **state) {
+    struct trial *trial = *state;
+    trial->config.max_model_len = 36;
+
+    assert_int_equal(count_tokens_of_newcomer(trial, 33), 1);
+}
+
+static void newcomer_alone_gets_no_draft_places(void **state) {
+    struct trial *trial = *state;
+    trial->config.max_draft_tokens = 3;
+    trial_start(trial, 100);
+    trial_add(trial, 0, 33, 1, 0);
+    EXPECT_STEP(trial, 33);
+    trial_complete(trial);
+    trial_add(trial, 0, 33, 16, 0);
+
+    EXPECT_STEP(trial, 1);
+}
+
+static void newcomer_waits_when_its_draft_places_exceed_the_budget(void **state) {
+    struct trial *trial = *state;
+    trial->config.max_draft_tokens = 3;
+    trial->config.max_step_tokens = 4;
+    trial_start(trial, 100);
+    scheduler_request *first = trial_add(trial, 0, 33, 16, 0);
+    while (first->num_tokens == 33) {
+        assert_int_equal(scheduler_schedule(trial->scheduler, &trial->step), PKV_OK);
+        trial_complete(trial);
+    }
+    trial_add(trial, 0, 33, 16, 0);
+
+    EXPECT_STEP(trial, 1);
+}
+
 static void drafts_are_ignored_in_prefill(void **state) {
     struct trial *trial = *state;
     trial->config.max_draft_tokens = 3;
@@ -298,6 +361,11 @@ int main(void) {
         TRIAL_TEST(reset_with_running_queues_all_in_order),
         TRIAL_TEST(drafts_count_as_proposed_and_accepted),
         TRIAL_TEST(rejected_drafts_leave_the_table_longer),
+        TRIAL_TEST(newcomer_beside_decodes_gets_draft_places),
+        TRIAL_TEST(newcomer_beside_a_prefill_gets_no_draft_places),
+        TRIAL_TEST(newcomer_near_max_model_len_gets_no_draft_places),
+        TRIAL_TEST(newcomer_alone_gets_no_draft_places),
+        TRIAL_TEST(newcomer_waits_when_its_draft_places_exceed_the_budget),
         TRIAL_TEST(drafts_are_ignored_in_prefill),
         TRIAL_TEST(priority_preempts_the_least_urgent),
         TRIAL_TEST(priority_victim_resumes_when_there_is_room),
