@@ -31,6 +31,7 @@ enum case_index {
     CASE_LRU_EVICT,
     CASE_LRU_PUBLISH,
     CASE_LRU_TOUCH,
+    CASE_NAIVE,
     CASE_CHASE,
     CASE_TABLE_COPY,
     CASE_ALLOCATE,
@@ -39,6 +40,7 @@ enum case_index {
     CASE_LOOKUP,
     CASE_LOOKUP_TOKENS,
     CASE_LOOKUP_HASHED,
+    CASE_KEYS,
     CASE_PREFILL,
     NUM_CASES
 };
@@ -49,6 +51,7 @@ struct setup {
     int32_t stack_ids[1024];
     pool_case cycle_1, cycle_64, cycle_1024;
     pool_case evict, publish, touch;
+    naive_list naive;
     pointer_chase chase;
     decode_case decode, append;
     lookup_case lookup, lookup_tokens;
@@ -71,7 +74,8 @@ static const struct report_line lines[NUM_CASES] = {
     [CASE_LRU_EVICT] = {"pool-lru-128k", "evict+free, batch 64", "ns/block", 1.0, CASE_CHASE, 0.0},
     [CASE_LRU_PUBLISH] = {"pool-lru-128k", "evict+publish+free, batch 64", "ns/block", 1.0,
                           CASE_CHASE, 0.0},
-    [CASE_LRU_TOUCH] = {"pool-lru-128k", "touch+free, batch 64", "ns/block", 1.0, CASE_CHASE, 0.0},
+    [CASE_LRU_TOUCH] = {"pool-lru-128k", "touch+free, batch 64", "ns/block", 1.0, CASE_NAIVE, 0.0},
+    [CASE_NAIVE] = {"naive-list-128k", "pop+append, batch 64", "ns/block", 1.0, -1, 0.0},
     [CASE_CHASE] = {"memory-8MiB", "dependent random reads", "ns/read", 1.0, -1, 0.0},
     [CASE_TABLE_COPY] = {"table-copy", "memcpy of 256 rows of 4k", "ns/request", 1.0, -1, 0.0},
     [CASE_ALLOCATE] = {"decode-256x4k", "allocate_slots", "ns/request", 1.0, CASE_TABLE_COPY,
@@ -80,7 +84,8 @@ static const struct report_line lines[NUM_CASES] = {
     [CASE_APPEND] = {"decode-256x4k", "append of a token", "ns/request", 1.0, -1, 910.0},
     [CASE_LOOKUP] = {"lookup-32k", "keys known", "us", 1e-3, -1, 890.0},
     [CASE_LOOKUP_TOKENS] = {"lookup-32k", "keys known, tokens compared", "us", 1e-3, -1, 890.0},
-    [CASE_LOOKUP_HASHED] = {"lookup-32k", "with both hash chains", "us", 1e-3, -1, 4100.0},
+    [CASE_LOOKUP_HASHED] = {"lookup-32k", "with both hash chains", "us", 1e-3, CASE_KEYS, 4100.0},
+    [CASE_KEYS] = {"keys-32k", "both hash chains alone", "us", 1e-3, -1, 0.0},
     [CASE_PREFILL] = {"prefill-4096", "evict, allocate, publish", "us", 1e-3, -1, 270.0},
 };
 
@@ -92,6 +97,7 @@ static bool set_up(struct setup *setup) {
            pool_case_create(&setup->evict, 131072, 64, POOL_LRU) &&
            pool_case_create(&setup->publish, 131072, 64, POOL_LRU) &&
            pool_case_create(&setup->touch, 131072, 64, POOL_LRU) &&
+           naive_list_create(&setup->naive, 131072, 64, 5) &&
            pointer_chase_create(&setup->chase, (size_t)8 << 20, 3) &&
            decode_case_create(&setup->decode, 256, 4096, 16, false) &&
            decode_case_create(&setup->append, 256, 4096, 16, false) &&
@@ -108,6 +114,7 @@ static void tear_down(struct setup *setup) {
     pool_case_destroy(&setup->evict);
     pool_case_destroy(&setup->publish);
     pool_case_destroy(&setup->touch);
+    naive_list_destroy(&setup->naive);
     pointer_chase_destroy(&setup->chase);
     decode_case_destroy(&setup->decode);
     decode_case_destroy(&setup->append);
@@ -132,6 +139,8 @@ static double run_case(struct setup *setup, int index) {
         return pool_case_evict(&setup->publish, true);
     case CASE_LRU_TOUCH:
         return pool_case_touch(&setup->touch);
+    case CASE_NAIVE:
+        return naive_list_cycle(&setup->naive, 128);
     case CASE_CHASE:
         return pointer_chase_run(&setup->chase, 8192);
     case CASE_TABLE_COPY:
@@ -148,6 +157,8 @@ static double run_case(struct setup *setup, int index) {
         return lookup_case_known(&setup->lookup_tokens);
     case CASE_LOOKUP_HASHED:
         return lookup_case_hashed(&setup->lookup);
+    case CASE_KEYS:
+        return lookup_case_keys(&setup->lookup);
     default:
         return prefill_case_allocate(&setup->prefill);
     }

@@ -87,6 +87,8 @@ typedef struct lookup_case {
     pkv_manager *manager;
     int32_t num_tokens;
     int32_t *tokens;
+    pkv_block_key *keys; /* [num_tokens / block_size] */
+    int32_t block_size;
     pkv_request readers[2]; /* of equal prompts, so that no lookup is the one just remembered */
     int32_t turn;
     int32_t num_hits;
@@ -103,6 +105,9 @@ double lookup_case_known(lookup_case *state);
 
 /* Open (both hash chains), look up, close; ns. */
 double lookup_case_hashed(lookup_case *state);
+
+/* Both hash chains over the same tokens, and nothing else; ns. */
+double lookup_case_keys(lookup_case *state);
 
 /* A pool full of cached blocks, and ever new prompts. */
 typedef struct prefill_case {

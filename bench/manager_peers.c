@@ -49,6 +49,70 @@ double stack_allocator_cycle(stack_allocator *stack,
     return (double)(bench_now_ns() - start) / ((double)batch * repeats);
 }
 
+static void naive_append(naive_list *list, naive_node *node) {
+    naive_node *sentinel = &list->nodes[0];
+
+    node->previous = sentinel->previous;
+    node->next = sentinel;
+    sentinel->previous->next = node;
+    sentinel->previous = node;
+}
+
+bool naive_list_create(naive_list *list, int32_t num_blocks, int32_t batch, uint64_t seed) {
+    int32_t *order = malloc((size_t)num_blocks * sizeof *order);
+
+    list->nodes = calloc((size_t)num_blocks, sizeof *list->nodes);
+    list->taken = calloc((size_t)batch, sizeof(naive_node *));
+    list->batch = batch;
+    if (order == NULL || list->nodes == NULL || list->taken == NULL) {
+        free(order);
+        return false;
+    }
+    for (int32_t i = 0; i < num_blocks; i++) {
+        order[i] = i;
+    }
+    for (int32_t i = num_blocks - 1; i > 1; i--) {
+        int32_t other = 1 + random_below(&seed, i);
+        int32_t kept = order[i];
+        order[i] = order[other];
+        order[other] = kept;
+    }
+    list->nodes[0].previous = &list->nodes[0];
+    list->nodes[0].next = &list->nodes[0];
+    for (int32_t i = 1; i < num_blocks; i++) {
+        naive_append(list, &list->nodes[order[i]]);
+    }
+    free(order);
+    return true;
+}
+
+void naive_list_destroy(naive_list *list) {
+    free(list->nodes);
+    free(list->taken);
+    list->nodes = NULL;
+    list->taken = NULL;
+}
+
+double naive_list_cycle(naive_list *list, int32_t repeats) {
+    naive_node *sentinel = &list->nodes[0];
+    int64_t start = bench_now_ns();
+
+    for (int32_t repeat = 0; repeat < repeats; repeat++) {
+        for (int32_t i = 0; i < list->batch; i++) {
+            naive_node *node = sentinel->next;
+            sentinel->next = node->next;
+            node->next->previous = sentinel;
+            node->ref_cnt = 1;
+            list->taken[i] = node;
+        }
+        for (int32_t i = 0; i < list->batch; i++) {
+            list->taken[i]->ref_cnt = 0;
+            naive_append(list, list->taken[i]);
+        }
+    }
+    return (double)(bench_now_ns() - start) / ((double)list->batch * repeats);
+}
+
 bool pointer_chase_create(pointer_chase *chase, size_t bytes, uint64_t seed) {
     uint64_t random = seed;
     uint32_t *order;

@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* What bench_manager compares the library with, in the same run: a stack of block numbers (the floor
- * of any allocator), a walk through memory (the floor of any structure of that footprint), and a
- * singly linked free queue. Nothing here is part of the library. */
+ * of any allocator), a walk through memory (the floor of any structure of that footprint), a list
+ * as one writes it first, and a singly linked free queue. Nothing here is part of the library. */
 #ifndef PKV_BENCH_MANAGER_PEERS_H
 #define PKV_BENCH_MANAGER_PEERS_H
 
@@ -25,6 +25,26 @@ double stack_allocator_cycle(stack_allocator *stack,
                              int32_t *block_ids,
                              int32_t batch,
                              int32_t repeats);
+
+/* A list as one writes it first: a node of 64 bytes a block that holds links, count and key together,
+ * in an order shuffled over memory. */
+typedef struct naive_node {
+    struct naive_node *previous, *next;
+    int32_t ref_cnt;
+    unsigned char rest[44];
+} naive_node;
+
+typedef struct naive_list {
+    naive_node *nodes; /* element 0 is the sentinel */
+    naive_node **taken;
+    int32_t batch;
+} naive_list;
+
+bool naive_list_create(naive_list *list, int32_t num_blocks, int32_t batch, uint64_t seed);
+void naive_list_destroy(naive_list *list);
+
+/* Take a batch from the head and append it, `repeats` times; ns a block. */
+double naive_list_cycle(naive_list *list, int32_t repeats);
 
 /* A chase: a random cycle through `bytes` of memory, one step a cache line. */
 typedef struct pointer_chase {

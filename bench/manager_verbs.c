@@ -168,8 +168,11 @@ bool lookup_case_create(lookup_case *state,
     config.block_size = block_size;
     config.store_tokens = store_tokens;
     config.key_secret[0] = 1;
+    state->block_size = block_size;
     state->tokens = malloc((size_t)state->num_tokens * sizeof *state->tokens);
-    if (state->tokens == NULL || pkv_manager_create(&config, &state->manager) != PKV_OK) {
+    state->keys = malloc((size_t)(state->num_tokens / block_size) * sizeof *state->keys);
+    if (state->tokens == NULL || state->keys == NULL ||
+        pkv_manager_create(&config, &state->manager) != PKV_OK) {
         return false;
     }
     for (int32_t i = 0; i < state->num_tokens; i++) {
@@ -187,7 +190,20 @@ bool lookup_case_create(lookup_case *state,
 void lookup_case_destroy(lookup_case *state) {
     pkv_manager_destroy(state->manager);
     free(state->tokens);
+    free(state->keys);
     memset(state, 0, sizeof *state);
+}
+
+double lookup_case_keys(lookup_case *state) {
+    pkv_key_args args = {0};
+    int64_t start = bench_now_ns();
+
+    args.struct_size = sizeof args;
+    args.block_size = state->block_size;
+    args.secret[0] = 1;
+    (void)pkv_compute_block_keys(&args, NULL, 0, state->tokens, state->num_tokens, state->keys,
+                                 NULL);
+    return (double)(bench_now_ns() - start);
 }
 
 double lookup_case_known(lookup_case *state) {
