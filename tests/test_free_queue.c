@@ -54,15 +54,15 @@ static void append_all(queue_state *state, const char *blocks) {
     }
 }
 
-/* As freeing keyless blocks does: each goes behind the one that was put in front before it. */
+/* As freeing keyless blocks does: they join a chain, which goes in front as a whole. */
 static void prepend_all(queue_state *state, const char *blocks) {
     const prompt *list = prompt_of("%s", blocks);
-    pkv_block_id previous = 0;
+    struct pkvi_free_chain chain = {0, 0, 0};
 
     for (int32_t i = 0; i < list->num_tokens; i++) {
-        pkvi_free_queue_insert_after(&state->queue, list->token_ids[i], previous);
-        previous = list->token_ids[i];
+        pkvi_free_chain_join(&state->queue, &chain, list->token_ids[i]);
     }
+    pkvi_free_queue_prepend(&state->queue, &chain);
 }
 
 static const char *pop(queue_state *state, int32_t count) {

@@ -155,7 +155,7 @@ static void prefix_index_match_stops_at_the_first_miss(void **state) {
     index_state *own = *state;
     pkv_block_key keys[20];
     pkv_block_id hits[20];
-    struct pkvi_index_query query = {.keys = keys, .num_keys = 20, .key_stride = 1};
+    struct pkvi_index_query query = {.cursor = {.keys = keys, .key_stride = 1}, .num_keys = 20};
 
     for (int32_t i = 0; i < 20; i++) {
         keys[i] = key_of(100 + (uint64_t)i);
@@ -175,8 +175,9 @@ static void prefix_index_match_with_stride_reads_every_other_key(void **state) {
     index_state *own = *state;
     pkv_block_key keys[6];
     pkv_block_id hits[3];
+    /* The cursor starts with the last key of the first block. */
     const struct pkvi_index_query query = {
-        .keys = keys + 1, .num_keys = 3, .key_stride = 2, .group = 1};
+        .cursor = {.keys = keys, .key_stride = 2, .offset = 1}, .num_keys = 3, .group = 1};
 
     for (int32_t i = 0; i < 6; i++) {
         keys[i] = key_of((uint64_t)i);
@@ -186,6 +187,30 @@ static void prefix_index_match_with_stride_reads_every_other_key(void **state) {
     insert(own, 7, 1, keys[5]);
     assert_int_equal(pkvi_prefix_index_match(&own->index, &query, hits), 3);
     assert_string_equal(ids_text(hits, 3), "5 6 7");
+}
+
+static void prefix_index_match_reads_keys_that_lie_in_pieces(void **state) {
+    index_state *own = *state;
+    static pkv_block_key keys[5 * 8];
+    const int32_t pieces[4] = {3, 0, 4, 1};
+    pkv_block_id hits[32];
+    struct pkvi_index_query query = {
+        .cursor = {.keys = keys, .pieces = pieces, .keys_per_piece = 8, .key_stride = 1},
+        .num_keys = 32};
+
+    for (int32_t i = 0; i < 32; i++) {
+        keys[pieces[i / 8] * 8 + i % 8] = key_of(500 + (uint64_t)i);
+        insert(own, 1 + i, 0, key_of(500 + (uint64_t)i));
+    }
+    for (int32_t first = 0; first < 32; first++) {
+        query.cursor.piece = first / 8;
+        query.cursor.offset = first % 8;
+        query.num_keys = 32 - first;
+        assert_int_equal(pkvi_prefix_index_match(&own->index, &query, hits), 32 - first);
+        for (int32_t i = first; i < 32; i++) {
+            assert_int_equal(hits[i - first], 1 + i);
+        }
+    }
 }
 
 static void prefix_index_stored_tokens_oldest_equal_copy_answers(void **state) {
@@ -310,6 +335,7 @@ int main(void) {
         index_test(prefix_index_other_lineage_is_another_key_and_counted),
         index_test(prefix_index_match_stops_at_the_first_miss),
         index_test(prefix_index_match_with_stride_reads_every_other_key),
+        index_test(prefix_index_match_reads_keys_that_lie_in_pieces),
         index_test(prefix_index_stored_tokens_oldest_equal_copy_answers),
         index_test(prefix_index_clear_forgets_everything),
         index_test(prefix_index_random_changes_agree_with_a_plain_array),
