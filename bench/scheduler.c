@@ -203,7 +203,7 @@ static pkv_status admit_waiting(struct scheduler *scheduler) {
            scheduler->num_running < scheduler->config.max_running_requests) {
         scheduler_request *request = scheduler->waiting.first;
         pkv_status status = admit(scheduler, request);
-        if (status == PKV_NEVER_FITS) {
+        if (status == PKV_NEVER_FITS && !scheduler->config.keep_unfitting_requests) {
             scheduler_queue_remove(&scheduler->waiting, request);
             scheduler->stats.num_rejected++;
             status = scheduler_end_request(scheduler, request, SCHEDULER_REJECTED);

@@ -46,6 +46,8 @@ typedef struct scheduler_config {
     int32_t max_draft_tokens;       /* drafts of one request in one step; 0 = none are made */
     int32_t num_watermark_blocks;   /* an admission leaves this many free while others run */
     bool admit_partial_sequences;   /* admit when the next chunk fits, though the prompt may not */
+    bool keep_unfitting_requests;   /* what not even an empty pool holds waits for ever, and all
+                                       behind it, as in vLLM; else it is rejected */
     bool disable_prefix_cache;      /* as the manager was told; only the hit rate asks */
     bool track_steps;               /* scheduler_fail_step works; costs a record per new block */
     pkv_log_fn log;
@@ -118,8 +120,8 @@ pkv_status scheduler_add(struct scheduler *scheduler,
 
 /* Decide the next step and take its blocks. The step may be empty.
  *
- * A request that not even an empty pool could hold leaves the queue with state REJECTED, since it
- * would block all others for ever.
+ * A request that not even an empty pool could hold leaves the queue with state REJECTED, unless
+ * keep_unfitting_requests says otherwise.
  *
  * Returns PKV_OK, PKV_ERROR_BUSY (the step before is neither completed nor failed), or an error of
  * the manager, after which only scheduler_destroy is of use. */

@@ -24,6 +24,19 @@ static void request_larger_than_the_pool_is_rejected(void **state) {
     trial_expect_waiting(trial, NULL, 0);
 }
 
+static void request_larger_than_the_pool_waits_where_it_is_kept(void **state) {
+    struct trial *trial = *state;
+    trial->config.keep_unfitting_requests = true;
+    trial_start(trial, 11);
+    trial_add(trial, 0, 200, 16, 0);
+    trial_add(trial, 1, 20, 16, 0);
+
+    assert_int_equal(scheduler_schedule(trial->scheduler, &trial->step), PKV_OK);
+
+    assert_int_equal(trial->step->num_entries, 0);
+    trial_expect_waiting(trial, (const int32_t[]){0, 1}, 2);
+}
+
 /* 3 of 10 blocks are used and 4 more wanted: with a watermark of 4 the newcomer has to wait. */
 static void watermark_holds_back_admissions_only(void **state) {
     struct trial *trial = *state;
@@ -268,6 +281,7 @@ static void window_without_preemption_is_not_logged(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TRIAL_TEST(request_larger_than_the_pool_is_rejected),
+        TRIAL_TEST(request_larger_than_the_pool_waits_where_it_is_kept),
         TRIAL_TEST(watermark_holds_back_admissions_only),
         TRIAL_TEST(request_finishes_at_max_model_len),
         TRIAL_TEST(tokens_beyond_the_finish_are_dropped),

@@ -330,6 +330,7 @@ static pkv_status make_scheduler(const struct sched *sched,
         .max_draft_tokens = sched->max_draft_tokens,
         .num_watermark_blocks = sched->num_watermark_blocks,
         .admit_partial_sequences = !sched->must_fit,
+        .keep_unfitting_requests = true,
         .disable_prefix_cache = !sched->has_caching,
     };
     return scheduler_create(&config, scheduler);
