@@ -33,13 +33,14 @@
 
 struct scheduler;
 
-/* Configuration; zero a whole one, set the manager, max_requests and max_model_len. */
+/* Configuration; zero a whole one, set the manager, max_requests and max_model_len. The manager is
+ * lent; it needs rows for max_running_requests and, as pkv_plan_memory tells, blocks for at least one
+ * sequence of max_model_len. */
 typedef struct scheduler_config {
-    pkv_manager *manager; /* lent; its max_rows >= max_running_requests. Give it enough blocks
-                                     for one sequence of max_model_len (pkv_plan_memory tells) */
+    pkv_manager *manager;
     scheduler_policy policy;
-    int32_t max_requests;  /* waiting, running, and ended since the last scheduler_schedule */
-    int32_t max_model_len; /* a request that has this many tokens is finished */
+    int32_t max_requests;           /* waiting, running, and ended since scheduler_schedule */
+    int32_t max_model_len;          /* a request that has this many tokens is finished */
     int32_t max_running_requests;   /* 0 = SCHEDULER_DEFAULT_MAX_RUNNING_REQUESTS */
     int32_t max_step_tokens;        /* budget of one step; 0 = SCHEDULER_DEFAULT_MAX_STEP_TOKENS */
     int32_t long_prefill_threshold; /* most tokens of one request in one step; 0 = the budget */
