@@ -10,7 +10,6 @@
 #include <stdio.h>
 
 #include "attention/plan.h"
-#include "device/device.h"
 #include "device/tensor.h"
 
 /* Refuse with INVALID_ARGUMENT. */
@@ -22,25 +21,24 @@ static pkv_status begin(pkv_device *device,
                         size_t own_size,
                         size_t least_size,
                         const void *given,
-                        pkv_stream stream)
-{
+                        pkv_stream stream) {
     if (device == NULL) {
         return PKV_ERROR_INVALID_ARGUMENT;
     }
     pkv_status status = pkvi_read_struct(own, own_size, least_size, given);
     if (status != PKV_OK) {
-        return PKVI_DEVICE_FAIL(device, status, status == PKV_ERROR_UNSUPPORTED
-                                                    ? "args: a member is set that this version "
-                                                      "does not know"
-                                                    : "args is NULL or args.struct_size is wrong");
+        return PKVI_DEVICE_FAIL(device, status,
+                                status == PKV_ERROR_UNSUPPORTED
+                                    ? "args: a member is set that this version "
+                                      "does not know"
+                                    : "args is NULL or args.struct_size is wrong");
     }
     return device->backend->check_stream(device, stream);
 }
 
 bool pkv_attention_supports(const pkv_device *device,
                             const pkv_attention_shape *shape,
-                            const char **reason)
-{
+                            const char **reason) {
     const char *unused = NULL;
     const char **why = reason == NULL ? &unused : reason;
     pkv_attention_shape known;
@@ -63,8 +61,7 @@ bool pkv_attention_supports(const pkv_device *device,
 /* ---- attention */
 
 /* Query, output and lse agree with each other and with the caches. */
-static pkv_status check_attention_views(pkv_device *device, struct pkvi_attention *op)
-{
+static pkv_status check_attention_views(pkv_device *device, struct pkvi_attention *op) {
     const pkv_attention_args *args = &op->args;
     const struct pkvi_axis query_axes[] = {{"num_tokens", PKVI_ANY_SIZE},
                                            {"num_query_heads", PKVI_ANY_SIZE},
@@ -81,23 +78,23 @@ static pkv_status check_attention_views(pkv_device *device, struct pkvi_attentio
     op->num_tokens = args->query.shape[0];
     op->num_query_heads = (int32_t)args->query.shape[1];
     if (op->num_query_heads < 1 || op->num_query_heads % op->cache.num_kv_heads != 0) {
-        return REFUSE(device,
-                      "query.shape[1] (num_query_heads) is %d, wanted a multiple of num_kv_heads %d",
-                      (int)op->num_query_heads, (int)op->cache.num_kv_heads);
+        return REFUSE(
+            device, "query.shape[1] (num_query_heads) is %d, wanted a multiple of num_kv_heads %d",
+            (int)op->num_query_heads, (int)op->cache.num_kv_heads);
     }
     op->group_size = op->num_query_heads / op->cache.num_kv_heads;
 
     const struct pkvi_axis output_axes[] = {{"num_tokens", op->num_tokens},
                                             {"num_query_heads", op->num_query_heads},
                                             {"v_head_size", op->cache.v_head_size}};
-    status = pkvi_tensor_check(&device->error, "output", &args->output,
-                               PKVI_DTYPE_BIT(args->query.dtype) |
-                                   PKVI_DTYPE_BIT(PKV_DTYPE_FLOAT32),
-                               3, output_axes, PKVI_ROWS_ALIGNED);
+    status =
+        pkvi_tensor_check(&device->error, "output", &args->output,
+                          PKVI_DTYPE_BIT(args->query.dtype) | PKVI_DTYPE_BIT(PKV_DTYPE_FLOAT32), 3,
+                          output_axes, PKVI_ROWS_ALIGNED);
     if (status == PKV_OK && !pkvi_tensor_is_absent(&args->lse)) {
-        status = pkvi_tensor_check(&device->error, "lse", &args->lse,
-                                   PKVI_DTYPE_BIT(PKV_DTYPE_FLOAT32), 2, output_axes,
-                                   PKVI_ROWS_PLAIN);
+        status =
+            pkvi_tensor_check(&device->error, "lse", &args->lse, PKVI_DTYPE_BIT(PKV_DTYPE_FLOAT32),
+                              2, output_axes, PKVI_ROWS_PLAIN);
     }
     if (status == PKV_OK && op->num_tokens > 0 && args->output.data == args->query.data) {
         return REFUSE(device, "output must not be query's memory");
@@ -108,8 +105,7 @@ static pkv_status check_attention_views(pkv_device *device, struct pkvi_attentio
 /* The plan belongs to this shape and the flags to the plan. */
 static pkv_status check_attention_plan(pkv_device *device,
                                        const pkv_plan *plan,
-                                       const struct pkvi_attention *op)
-{
+                                       const struct pkvi_attention *op) {
     const pkv_attention_shape *shape = &plan->config.shape;
     const pkv_attention_args *args = &op->args;
     const struct {
@@ -143,8 +139,9 @@ static pkv_status check_attention_plan(pkv_device *device,
         return REFUSE(device, "plan_data is NULL or not 8-byte aligned");
     }
     if (args->workspace_size < plan->workspace_size) {
-        return PKVI_DEVICE_FAIL(device, PKV_ERROR_LIMIT, "workspace_size is %zu, the plan needs %zu",
-                                args->workspace_size, plan->workspace_size);
+        return PKVI_DEVICE_FAIL(device, PKV_ERROR_LIMIT,
+                                "workspace_size is %zu, the plan needs %zu", args->workspace_size,
+                                plan->workspace_size);
     }
     if (plan->workspace_size > 0 &&
         (args->workspace == NULL || (uintptr_t)args->workspace % PKVI_ALIGNMENT != 0)) {
@@ -154,8 +151,7 @@ static pkv_status check_attention_plan(pkv_device *device,
 }
 
 /* The plain numbers and arrays. */
-static pkv_status check_attention_values(pkv_device *device, struct pkvi_attention *op)
-{
+static pkv_status check_attention_values(pkv_device *device, struct pkvi_attention *op) {
     pkv_attention_args *args = &op->args;
 
     if ((args->flags & ~PKV_ATTENTION_NON_CAUSAL) != 0) {
@@ -194,8 +190,7 @@ static pkv_status check_attention_values(pkv_device *device, struct pkvi_attenti
 pkv_status pkv_attention(pkv_device *device,
                          const pkv_plan *plan,
                          const pkv_attention_args *args,
-                         pkv_stream stream)
-{
+                         pkv_stream stream) {
     struct pkvi_attention op = {0};
     const char *reason;
     pkv_status status = begin(device, &op.args, sizeof op.args,
@@ -234,24 +229,25 @@ pkv_status pkv_attention(pkv_device *device,
 
 /* ---- write_kv */
 
-static pkv_status check_write_sources(pkv_device *device, struct pkvi_write_kv *op)
-{
+static pkv_status check_write_sources(pkv_device *device, struct pkvi_write_kv *op) {
     const pkv_write_kv_args *args = &op->args;
     bool has_key = !pkvi_tensor_is_absent(&args->key);
     bool has_tail = !pkvi_tensor_is_absent(&args->key_tail);
     bool has_value = !pkvi_tensor_is_absent(&args->value);
-    pkv_dtype dtype = has_key ? args->key.dtype : has_tail ? args->key_tail.dtype
-                                                           : args->value.dtype;
+    pkv_dtype dtype = has_key    ? args->key.dtype
+                      : has_tail ? args->key_tail.dtype
+                                 : args->value.dtype;
     int64_t tail_size = has_tail && args->key_tail.rank == 3 ? args->key_tail.shape[2] : 0;
     int64_t num_tokens = PKVI_ANY_SIZE;
     pkv_status status = PKV_OK;
 
     if ((has_key || has_tail) != (op->cache.head_size > 0) ||
         has_value != (op->cache.v_head_size > 0)) {
-        return REFUSE(device, "key goes with k_cache and value with v_cache: one of a pair is absent");
+        return REFUSE(device,
+                      "key goes with k_cache and value with v_cache: one of a pair is absent");
     }
-    if (tail_size < 0 || tail_size > op->cache.head_size || (!has_key && has_tail &&
-                                                             tail_size != op->cache.head_size)) {
+    if (tail_size < 0 || tail_size > op->cache.head_size ||
+        (!has_key && has_tail && tail_size != op->cache.head_size)) {
         return REFUSE(device, "key_tail.shape[2] is %d, k_cache's head_size %d", (int)tail_size,
                       (int)op->cache.head_size);
     }
@@ -292,8 +288,7 @@ static pkv_status check_write_sources(pkv_device *device, struct pkvi_write_kv *
                                    pkvi_dtype_name(cache_dtype), pkvi_dtype_name(dtype));
 }
 
-static pkv_status check_write_rope(pkv_device *device, struct pkvi_write_kv *op)
-{
+static pkv_status check_write_rope(pkv_device *device, struct pkvi_write_kv *op) {
     const pkv_write_kv_args *args = &op->args;
     const struct pkvi_axis cos_axes[] = {{"max_position", PKVI_ANY_SIZE},
                                          {"rotary_size / 2", PKVI_ANY_SIZE}};
@@ -314,8 +309,8 @@ static pkv_status check_write_rope(pkv_device *device, struct pkvi_write_kv *op)
     }
     const struct pkvi_axis sin_axes[] = {{"max_position", args->cos.shape[0]},
                                          {"rotary_size / 2", args->cos.shape[1]}};
-    status = pkvi_tensor_check(&device->error, "sin", &args->sin,
-                               PKVI_DTYPE_BIT(PKV_DTYPE_FLOAT32), 2, sin_axes, PKVI_ROWS_PLAIN);
+    status = pkvi_tensor_check(&device->error, "sin", &args->sin, PKVI_DTYPE_BIT(PKV_DTYPE_FLOAT32),
+                               2, sin_axes, PKVI_ROWS_PLAIN);
     if (status != PKV_OK) {
         return status;
     }
@@ -346,11 +341,10 @@ static pkv_status check_write_rope(pkv_device *device, struct pkvi_write_kv *op)
     return status;
 }
 
-pkv_status pkv_write_kv(pkv_device *device, const pkv_write_kv_args *args, pkv_stream stream)
-{
+pkv_status pkv_write_kv(pkv_device *device, const pkv_write_kv_args *args, pkv_stream stream) {
     struct pkvi_write_kv op = {0};
-    pkv_status status = begin(device, &op.args, sizeof op.args, offsetof(pkv_write_kv_args, cos),
-                              args, stream);
+    pkv_status status =
+        begin(device, &op.args, sizeof op.args, offsetof(pkv_write_kv_args, cos), args, stream);
 
     if (status != PKV_OK) {
         return status;
@@ -378,8 +372,7 @@ pkv_status pkv_write_kv(pkv_device *device, const pkv_write_kv_args *args, pkv_s
 
 /* ---- merge_states */
 
-pkv_status pkv_merge_states(pkv_device *device, const pkv_merge_args *args, pkv_stream stream)
-{
+pkv_status pkv_merge_states(pkv_device *device, const pkv_merge_args *args, pkv_stream stream) {
     struct pkvi_merge op = {0};
     pkv_status status =
         begin(device, &op.args, sizeof op.args, offsetof(pkv_merge_args, lse), args, stream);

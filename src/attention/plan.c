@@ -21,25 +21,21 @@
 
 /* ---- Configuration */
 
-static int64_t ceil_divide(int64_t value, int64_t divisor)
-{
+static int64_t ceil_divide(int64_t value, int64_t divisor) {
     return (value + divisor - 1) / divisor;
 }
 
-static int64_t smaller(int64_t a, int64_t b)
-{
+static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
 /* Whether the keys of a request with so many query tokens are split among work items. */
-static bool splits_keys(int32_t num_queries, int32_t group_size)
-{
+static bool splits_keys(int32_t num_queries, int32_t group_size) {
     return num_queries <= PKVI_SPLIT_MAX_QUERIES ||
            (int64_t)num_queries * group_size <= PKVI_LARGE_TILE_ROWS;
 }
 
-static const char *refuse_config(const pkv_plan_config *config)
-{
+static const char *refuse_config(const pkv_plan_config *config) {
     const char *reason = pkvi_refuse_attention_shape(&config->shape);
 
     if (reason != NULL) {
@@ -64,8 +60,7 @@ static const char *refuse_config(const pkv_plan_config *config)
     return NULL;
 }
 
-static void fill_defaults(pkv_plan_config *config)
-{
+static void fill_defaults(pkv_plan_config *config) {
     pkv_attention_shape *shape = &config->shape;
 
     shape->v_head_size = shape->v_head_size == 0 ? shape->head_size : shape->v_head_size;
@@ -85,14 +80,22 @@ static void fill_defaults(pkv_plan_config *config)
 }
 
 /* FNV-1a over the constants that a work list depends on. */
-static uint64_t compute_identity(const pkv_plan_config *config)
-{
+static uint64_t compute_identity(const pkv_plan_config *config) {
     const int64_t values[] = {
-        config->shape.num_query_heads, config->shape.num_kv_heads, config->shape.head_size,
-        config->shape.v_head_size,     config->shape.block_size,   config->max_requests,
-        config->max_tokens,            config->max_query_len,      config->max_seq_len,
-        config->max_total_seq_len,     config->chunk_size,         config->window,
-        (int64_t)config->flags,        config->num_workers,
+        config->shape.num_query_heads,
+        config->shape.num_kv_heads,
+        config->shape.head_size,
+        config->shape.v_head_size,
+        config->shape.block_size,
+        config->max_requests,
+        config->max_tokens,
+        config->max_query_len,
+        config->max_seq_len,
+        config->max_total_seq_len,
+        config->chunk_size,
+        config->window,
+        (int64_t)config->flags,
+        config->num_workers,
     };
     uint64_t hash = 0xcbf29ce484222325ull;
 
@@ -104,23 +107,23 @@ static uint64_t compute_identity(const pkv_plan_config *config)
 }
 
 /* The two buffers' sizes: an upper bound over every batch that the maxima allow. */
-static const char *fill_sizes(pkv_plan *plan)
-{
+static const char *fill_sizes(pkv_plan *plan) {
     const pkv_plan_config *config = &plan->config;
     int64_t group_size = plan->group_size;
     int64_t max_chunks = config->max_total_seq_len / config->chunk_size + config->max_requests;
     int64_t split_queries = smaller(config->max_query_len, PKVI_SPLIT_MAX_QUERIES);
     int64_t split_rows = split_queries * group_size;
     int64_t split_tiles = ceil_divide(split_rows, PKVI_LARGE_TILE_ROWS);
-    int64_t whole_tiles = (int64_t)config->max_tokens * group_size / PKVI_LARGE_TILE_ROWS +
-                          config->max_requests;
+    int64_t whole_tiles =
+        (int64_t)config->max_tokens * group_size / PKVI_LARGE_TILE_ROWS + config->max_requests;
     const int64_t limit = (int64_t)1 << 40;
 
     if (split_rows < PKVI_LARGE_TILE_ROWS) {
         split_rows = smaller(PKVI_LARGE_TILE_ROWS, config->max_query_len * group_size);
     }
     plan->max_items = max_chunks * split_tiles + whole_tiles;
-    plan->max_partial_rows = config->max_seq_len <= config->chunk_size ? 0 : max_chunks * split_rows;
+    plan->max_partial_rows =
+        config->max_seq_len <= config->chunk_size ? 0 : max_chunks * split_rows;
     if (plan->max_items > INT32_MAX / config->shape.num_kv_heads) {
         return "the maxima give more than 2^31 work items";
     }
@@ -133,14 +136,13 @@ static const char *fill_sizes(pkv_plan *plan)
     plan->plan_size = sizeof(struct pkvi_plan_header) +
                       (size_t)config->max_requests * sizeof(struct pkvi_plan_request) +
                       (size_t)plan->max_items * sizeof(struct pkvi_work_item);
-    plan->workspace_size = (size_t)ceil_divide(plan->max_partial_rows * row_size, PKVI_ALIGNMENT) *
-                           PKVI_ALIGNMENT;
+    plan->workspace_size =
+        (size_t)ceil_divide(plan->max_partial_rows * row_size, PKVI_ALIGNMENT) * PKVI_ALIGNMENT;
     return NULL;
 }
 
 /* Everything that create and size need. `plan` is a local or the caller's memory. */
-static pkv_status prepare(const pkv_plan_config *given, pkv_plan *plan, const char **reason)
-{
+static pkv_status prepare(const pkv_plan_config *given, pkv_plan *plan, const char **reason) {
     const char *unused = NULL;
     const char **why = reason == NULL ? &unused : reason;
     pkv_plan_config config;
@@ -166,19 +168,14 @@ static pkv_status prepare(const pkv_plan_config *given, pkv_plan *plan, const ch
     return *why == NULL ? PKV_OK : PKV_ERROR_LIMIT;
 }
 
-size_t pkv_plan_size(const pkv_plan_config *config)
-{
+size_t pkv_plan_size(const pkv_plan_config *config) {
     pkv_plan plan;
 
     return prepare(config, &plan, NULL) == PKV_OK ? sizeof plan : 0;
 }
 
-pkv_status pkv_plan_init(const pkv_plan_config *config,
-                         void *memory,
-                         size_t size,
-                         pkv_plan **out,
-                         const char **reason)
-{
+pkv_status pkv_plan_init(
+    const pkv_plan_config *config, void *memory, size_t size, pkv_plan **out, const char **reason) {
     pkv_plan plan;
     pkv_status status = prepare(config, &plan, reason);
 
@@ -196,8 +193,7 @@ pkv_status pkv_plan_init(const pkv_plan_config *config,
     return PKV_OK;
 }
 
-pkv_status pkv_plan_create(const pkv_plan_config *config, pkv_plan **out, const char **reason)
-{
+pkv_status pkv_plan_create(const pkv_plan_config *config, pkv_plan **out, const char **reason) {
     pkv_plan plan;
     pkv_status status = prepare(config, &plan, reason);
     size_t size = (size_t)ceil_divide(sizeof plan, PKVI_ALIGNMENT) * PKVI_ALIGNMENT;
@@ -218,8 +214,7 @@ pkv_status pkv_plan_create(const pkv_plan_config *config, pkv_plan **out, const 
     return PKV_OK;
 }
 
-void pkv_plan_destroy(pkv_plan *plan)
-{
+void pkv_plan_destroy(pkv_plan *plan) {
     if (plan != NULL && plan->allocated_size > 0) {
         pkv_allocator allocator = plan->config.allocator;
 
@@ -227,8 +222,7 @@ void pkv_plan_destroy(pkv_plan *plan)
     }
 }
 
-pkv_status pkv_plan_sizes(const pkv_plan *plan, size_t *plan_size, size_t *workspace_size)
-{
+pkv_status pkv_plan_sizes(const pkv_plan *plan, size_t *plan_size, size_t *workspace_size) {
     if (plan == NULL) {
         return PKV_ERROR_INVALID_ARGUMENT;
     }
@@ -244,20 +238,17 @@ pkv_status pkv_plan_sizes(const pkv_plan *plan, size_t *plan_size, size_t *works
 /* ---- Building */
 
 /* The entries of a batch that a plan looks at. */
-static int32_t count_requests(const pkv_batch *batch)
-{
+static int32_t count_requests(const pkv_batch *batch) {
     return batch->padded_requests > batch->num_requests ? batch->padded_requests
                                                         : batch->num_requests;
 }
 
-static int32_t query_length(const pkv_batch *batch, int32_t request)
-{
+static int32_t query_length(const pkv_batch *batch, int32_t request) {
     return batch->query_start_loc[request + 1] - batch->query_start_loc[request];
 }
 
 /* Read a caller's batch and hold it against the maxima. */
-static pkv_status check_batch(const pkv_plan *plan, const pkv_batch *given, pkv_batch *batch)
-{
+static pkv_status check_batch(const pkv_plan *plan, const pkv_batch *given, pkv_batch *batch) {
     const pkv_plan_config *config = &plan->config;
     pkv_status status =
         pkvi_read_struct(batch, sizeof *batch, offsetof(pkv_batch, slot_mapping), given);
@@ -300,8 +291,7 @@ static pkv_status check_batch(const pkv_plan *plan, const pkv_batch *given, pkv_
 }
 
 /* Tiles of rows that a request is cut into. */
-static int32_t count_tiles(const pkv_plan *plan, int32_t num_queries)
-{
+static int32_t count_tiles(const pkv_plan *plan, int32_t num_queries) {
     int64_t num_rows = (int64_t)num_queries * plan->group_size;
 
     return (int32_t)ceil_divide(num_rows, pkvi_tile_rows(num_rows));
@@ -309,8 +299,7 @@ static int32_t count_tiles(const pkv_plan *plan, int32_t num_queries)
 
 /* The chunk length of this batch: the configured one; in throughput mode its smallest doubling that
  * leaves few enough work items, which makes the numbers depend on the batch. */
-static int32_t choose_chunk_size(const pkv_plan *plan, const pkv_batch *batch)
-{
+static int32_t choose_chunk_size(const pkv_plan *plan, const pkv_batch *batch) {
     int64_t chunk_size = plan->config.chunk_size;
     int64_t wanted = (int64_t)plan->config.num_workers * THROUGHPUT_ITEMS_PER_WORKER;
 
@@ -338,8 +327,7 @@ static int32_t choose_chunk_size(const pkv_plan *plan, const pkv_batch *batch)
 static int32_t find_first_chunk(const pkv_plan *plan,
                                 int32_t num_queries,
                                 int32_t planned_chunks,
-                                int32_t chunk_size)
-{
+                                int32_t chunk_size) {
     int64_t shortest = (int64_t)(planned_chunks - 1) * chunk_size + 1;
     int64_t first_key = shortest - num_queries - plan->config.window + 1;
 
@@ -352,8 +340,7 @@ struct cursors {
     int64_t tails[TAIL_BUCKETS]; /* the longest first */
 };
 
-static int32_t tail_bucket(int64_t tail, int32_t chunk_size)
-{
+static int32_t tail_bucket(int64_t tail, int32_t chunk_size) {
     return (int32_t)((chunk_size - tail) * TAIL_BUCKETS / chunk_size);
 }
 
@@ -362,8 +349,7 @@ static int64_t describe_request(const pkv_plan *plan,
                                 const pkv_batch *batch,
                                 int32_t index,
                                 int32_t chunk_size,
-                                struct pkvi_plan_request *out)
-{
+                                struct pkvi_plan_request *out) {
     int64_t seq_len = batch->seq_lens[index];
     int32_t num_queries = query_length(batch, index);
     int32_t planned = (int32_t)ceil_divide(seq_len, chunk_size);
@@ -388,8 +374,7 @@ static int64_t place_items(const pkv_plan *plan,
                            int32_t chunk_size,
                            struct cursors *cursors,
                            int64_t *num_partial_rows,
-                           int32_t *num_split_requests)
-{
+                           int32_t *num_split_requests) {
     int64_t next;
 
     memset(cursors, 0, sizeof *cursors);
@@ -430,8 +415,7 @@ static void write_items(const struct pkvi_plan_request *request,
                         int32_t num_tiles,
                         int64_t *tail_cursor,
                         struct cursors *cursors,
-                        struct pkvi_work_item *items)
-{
+                        struct pkvi_work_item *items) {
     struct pkvi_work_item item = {index, request->table_row, 0, PKVI_ALL_CHUNKS};
 
     for (int32_t tile = num_tiles - 1; tile >= 0; tile--) {
@@ -452,8 +436,7 @@ static void write_items(const struct pkvi_plan_request *request,
 pkv_status pkv_plan_build(const pkv_plan *plan,
                           const pkv_batch *batch,
                           void *host_plan,
-                          size_t size)
-{
+                          size_t size) {
     struct pkvi_plan_header header = {.magic = PKVI_PLAN_MAGIC};
     struct cursors cursors;
     pkv_batch known;
@@ -471,8 +454,8 @@ pkv_status pkv_plan_build(const pkv_plan *plan,
     header.num_tokens = known.query_start_loc[header.num_requests];
     header.chunk_size = choose_chunk_size(plan, &known);
     header.is_non_causal = (plan->config.flags & PKV_PLAN_NON_CAUSAL) != 0;
-    header.items_offset = (int64_t)(sizeof header + (size_t)header.num_requests *
-                                                        sizeof(struct pkvi_plan_request));
+    header.items_offset =
+        (int64_t)(sizeof header + (size_t)header.num_requests * sizeof(struct pkvi_plan_request));
     int64_t num_items = place_items(plan, &known, header.chunk_size, &cursors,
                                     &header.num_partial_rows, &header.num_split_requests);
     header.used_size = header.items_offset + num_items * (int64_t)sizeof(struct pkvi_work_item);
@@ -502,15 +485,13 @@ pkv_status pkv_plan_build(const pkv_plan *plan,
     return PKV_OK;
 }
 
-size_t pkv_plan_used_size(const void *host_plan)
-{
+size_t pkv_plan_used_size(const void *host_plan) {
     const struct pkvi_plan_header *header = host_plan;
 
     return header == NULL || header->magic != PKVI_PLAN_MAGIC ? 0 : (size_t)header->used_size;
 }
 
-bool pkv_plan_covers(const pkv_plan *plan, const void *host_plan, const pkv_batch *batch)
-{
+bool pkv_plan_covers(const pkv_plan *plan, const void *host_plan, const pkv_batch *batch) {
     const struct pkvi_plan_header *header = host_plan;
     pkv_batch known;
 

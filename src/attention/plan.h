@@ -6,7 +6,6 @@
 #ifndef PKVI_ATTENTION_PLAN_H
 #define PKVI_ATTENTION_PLAN_H
 
-#include "base/memory.h"
 #include "device/backend.h"
 
 struct pkv_plan {

@@ -2,15 +2,14 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* The two operations that keep a block table and slots on the device: checks and dispatch. */
-#include "device/device.h"
+#include "device/backend.h"
 
 /* Refuse with INVALID_ARGUMENT. */
 #define REFUSE(device, ...) PKVI_DEVICE_FAIL(device, PKV_ERROR_INVALID_ARGUMENT, __VA_ARGS__)
 
 pkv_status pkv_update_block_table(pkv_device *device,
                                   const pkv_table_args *args,
-                                  pkv_stream stream)
-{
+                                  pkv_stream stream) {
     pkv_table_args known;
 
     if (device == NULL) {
@@ -19,7 +18,8 @@ pkv_status pkv_update_block_table(pkv_device *device,
     pkv_status status =
         pkvi_read_struct(&known, sizeof known, offsetof(pkv_table_args, num_updates), args);
     if (status != PKV_OK) {
-        return PKVI_DEVICE_FAIL(device, status, "args: NULL, a wrong struct_size, or unknown members");
+        return PKVI_DEVICE_FAIL(device, status,
+                                "args: NULL, a wrong struct_size, or unknown members");
     }
     status = device->backend->check_stream(device, stream);
     if (status != PKV_OK) {
@@ -38,7 +38,8 @@ pkv_status pkv_update_block_table(pkv_device *device,
 
         if (update.row < 0 || update.row >= known.num_rows || update.column < 0 ||
             update.column >= known.num_columns || update.block_id < 0) {
-            return REFUSE(device, "updates[%d]: row %d, column %d, block %d is not in a %d x %d table",
+            return REFUSE(device,
+                          "updates[%d]: row %d, column %d, block %d is not in a %d x %d table",
                           (int)i, (int)update.row, (int)update.column, (int)update.block_id,
                           (int)known.num_rows, (int)known.num_columns);
         }
@@ -49,8 +50,7 @@ pkv_status pkv_update_block_table(pkv_device *device,
 
 pkv_status pkv_compute_slot_mapping(pkv_device *device,
                                     const pkv_slot_mapping_args *args,
-                                    pkv_stream stream)
-{
+                                    pkv_stream stream) {
     pkv_slot_mapping_args known;
 
     if (device == NULL) {
@@ -59,7 +59,8 @@ pkv_status pkv_compute_slot_mapping(pkv_device *device,
     pkv_status status =
         pkvi_read_struct(&known, sizeof known, offsetof(pkv_slot_mapping_args, slot_mapping), args);
     if (status != PKV_OK) {
-        return PKVI_DEVICE_FAIL(device, status, "args: NULL, a wrong struct_size, or unknown members");
+        return PKVI_DEVICE_FAIL(device, status,
+                                "args: NULL, a wrong struct_size, or unknown members");
     }
     status = device->backend->check_stream(device, stream);
     if (status != PKV_OK) {

@@ -25,9 +25,8 @@ struct pkvi_place {
 };
 
 /* Follow the block table. The entry of `position` may be the null block, which is readable. */
-PKVI_HOST_DEVICE static inline struct pkvi_place
-pkvi_place_of_position(const pkv_block_id *block_table, int32_t block_size, int64_t position)
-{
+PKVI_HOST_DEVICE static inline struct pkvi_place pkvi_place_of_position(
+    const pkv_block_id *block_table, int32_t block_size, int64_t position) {
     struct pkvi_place place;
     int64_t column = position / block_size;
 
@@ -38,8 +37,7 @@ pkvi_place_of_position(const pkv_block_id *block_table, int32_t block_size, int6
 
 /* Take a slot apart: the inverse of pkv_compute_slot. */
 PKVI_HOST_DEVICE static inline struct pkvi_place pkvi_place_of_slot(int64_t slot,
-                                                                    int32_t block_size)
-{
+                                                                    int32_t block_size) {
     struct pkvi_place place;
 
     place.physical_block_number = slot / block_size;
@@ -49,16 +47,15 @@ PKVI_HOST_DEVICE static inline struct pkvi_place pkvi_place_of_slot(int64_t slot
 
 /* Element index of (place, head) in a cache or scale tensor [num_blocks, num_kv_heads, block_size,
  * ...]; `stride` is the tensor's. */
-PKVI_HOST_DEVICE static inline int64_t
-pkvi_place_element(struct pkvi_place place, int64_t head, const int64_t *stride)
-{
+PKVI_HOST_DEVICE static inline int64_t pkvi_place_element(struct pkvi_place place,
+                                                          int64_t head,
+                                                          const int64_t *stride) {
     return place.physical_block_number * stride[0] + head * stride[1] +
            place.physical_block_offset * stride[2];
 }
 
 /* Entries of a block table that hold `seq_len` tokens. */
-PKVI_HOST_DEVICE static inline int64_t pkvi_num_columns(int64_t seq_len, int32_t block_size)
-{
+PKVI_HOST_DEVICE static inline int64_t pkvi_num_columns(int64_t seq_len, int32_t block_size) {
     return (seq_len + block_size - 1) / block_size;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* What a kind of device must be able to do: one table of functions, and the operations as they reach
- * it. Views, dtypes and sizes have been checked before; what stands in device memory has not.
+/* What a kind of device must be able to do: one table of functions, the operations as they reach it,
+ * and the part of a device that is the same for every kind. Views, dtypes and sizes have been checked before; what stands in device memory has not.
  *
  * The one idea: an operation arrives as the caller's own args, read and with defaults filled in, and
  * with its dimensions by name, so that no backend looks into a shape again. */
@@ -11,6 +11,8 @@
 
 #include <pagedkv/attention.h>
 #include <pagedkv/transfer.h>
+
+#include "base/memory.h"
 
 /* ---- The plan as it lies in host_plan and plan_data */
 
@@ -62,27 +64,23 @@ _Static_assert(sizeof(struct pkvi_work_item) == 16, "a work item is 16 bytes");
 _Static_assert(sizeof(struct pkvi_plan_request) % 8 == 0, "requests keep the items aligned");
 _Static_assert(sizeof(struct pkvi_plan_header) % 8 == 0, "the header keeps the requests aligned");
 
-static inline const struct pkvi_plan_request *
-pkvi_plan_requests(const struct pkvi_plan_header *header)
-{
+static inline const struct pkvi_plan_request *pkvi_plan_requests(
+    const struct pkvi_plan_header *header) {
     return (const struct pkvi_plan_request *)(const void *)(header + 1);
 }
 
-static inline const struct pkvi_work_item *pkvi_plan_items(const struct pkvi_plan_header *header)
-{
+static inline const struct pkvi_work_item *pkvi_plan_items(const struct pkvi_plan_header *header) {
     return (const struct pkvi_work_item *)(const void *)((const unsigned char *)header +
                                                          header->items_offset);
 }
 
 /* Rows of a tile for a request of `num_rows` packed rows. */
-static inline int32_t pkvi_tile_rows(int64_t num_rows)
-{
+static inline int32_t pkvi_tile_rows(int64_t num_rows) {
     return num_rows <= PKVI_SMALL_TILE_ROWS ? PKVI_SMALL_TILE_ROWS : PKVI_LARGE_TILE_ROWS;
 }
 
 /* Floats of workspace for one partial row: the output, then maximum and sum. */
-static inline int64_t pkvi_partial_floats(int32_t v_head_size)
-{
+static inline int64_t pkvi_partial_floats(int32_t v_head_size) {
     return (int64_t)v_head_size + 2;
 }
 
@@ -180,5 +178,17 @@ struct pkvi_backend {
 
 /* A set of PKV_MAX_BLOCK_LIST block ids at half load. */
 #define PKVI_CHECK_MEMORY_SIZE (2u * PKV_MAX_BLOCK_LIST * sizeof(pkv_block_id))
+
+/* ---- A device: each kind has this as its first member */
+
+struct pkv_device {
+    const struct pkvi_backend *backend;
+    struct pkvi_error_text error;
+    pkv_allocator allocator;
+    size_t allocated_size; /* 0: the memory is the caller's */
+};
+
+/* Note why a call on `device` fails and return the status. */
+#define PKVI_DEVICE_FAIL(device, status, ...) pkvi_fail(&(device)->error, (status), __VA_ARGS__)
 
 #endif

@@ -3,10 +3,9 @@
 
 /* The device functions that every kind shares: each checks its pointers and asks the kind's table.
  * How a device of a kind is made stands with its kernels. */
-#include "device/device.h"
+#include "device/backend.h"
 
-void pkv_device_destroy(pkv_device *device)
-{
+void pkv_device_destroy(pkv_device *device) {
     if (device == NULL) {
         return;
     }
@@ -19,8 +18,7 @@ void pkv_device_destroy(pkv_device *device)
     }
 }
 
-pkv_status pkv_device_synchronize(pkv_device *device, pkv_stream stream)
-{
+pkv_status pkv_device_synchronize(pkv_device *device, pkv_stream stream) {
     if (device == NULL) {
         return PKV_ERROR_INVALID_ARGUMENT;
     }
@@ -29,13 +27,11 @@ pkv_status pkv_device_synchronize(pkv_device *device, pkv_stream stream)
     return status != PKV_OK ? status : device->backend->synchronize(device, stream);
 }
 
-const char *pkv_device_last_error(const pkv_device *device)
-{
+const char *pkv_device_last_error(const pkv_device *device) {
     return device == NULL ? "" : device->error.text;
 }
 
-pkv_status pkv_device_get_info(const pkv_device *device, pkv_device_info *out)
-{
+pkv_status pkv_device_get_info(const pkv_device *device, pkv_device_info *out) {
     pkv_device_info info = {0};
 
     if (device == NULL || out == NULL) {
@@ -45,8 +41,7 @@ pkv_status pkv_device_get_info(const pkv_device *device, pkv_device_info *out)
     return pkvi_write_struct(out, &info, sizeof info, offsetof(pkv_device_info, is_cpu));
 }
 
-pkv_status pkv_fence_create(pkv_device *device, pkv_fence *out)
-{
+pkv_status pkv_fence_create(pkv_device *device, pkv_fence *out) {
     if (device == NULL || out == NULL) {
         return PKV_ERROR_INVALID_ARGUMENT;
     }
@@ -54,8 +49,7 @@ pkv_status pkv_fence_create(pkv_device *device, pkv_fence *out)
 }
 
 /* What the three calls on a fence have in common. */
-static pkv_status check_fence(pkv_device *device, pkv_fence fence, pkv_stream stream)
-{
+static pkv_status check_fence(pkv_device *device, pkv_fence fence, pkv_stream stream) {
     if (device == NULL) {
         return PKV_ERROR_INVALID_ARGUMENT;
     }
@@ -65,29 +59,25 @@ static pkv_status check_fence(pkv_device *device, pkv_fence fence, pkv_stream st
     return device->backend->check_stream(device, stream);
 }
 
-pkv_status pkv_fence_record(pkv_device *device, pkv_fence fence, pkv_stream stream)
-{
+pkv_status pkv_fence_record(pkv_device *device, pkv_fence fence, pkv_stream stream) {
     pkv_status status = check_fence(device, fence, stream);
 
     return status != PKV_OK ? status : device->backend->fence_record(device, fence, stream);
 }
 
-pkv_status pkv_fence_wait(pkv_device *device, pkv_fence fence, pkv_stream stream)
-{
+pkv_status pkv_fence_wait(pkv_device *device, pkv_fence fence, pkv_stream stream) {
     pkv_status status = check_fence(device, fence, stream);
 
     return status != PKV_OK ? status : device->backend->fence_wait(device, fence, stream);
 }
 
-pkv_status pkv_fence_query(pkv_device *device, pkv_fence fence)
-{
+pkv_status pkv_fence_query(pkv_device *device, pkv_fence fence) {
     pkv_status status = check_fence(device, fence, NULL);
 
     return status != PKV_OK ? status : device->backend->fence_query(device, fence);
 }
 
-void pkv_fence_destroy(pkv_device *device, pkv_fence fence)
-{
+void pkv_fence_destroy(pkv_device *device, pkv_fence fence) {
     if (device != NULL && fence != NULL) {
         device->backend->fence_destroy(device, fence);
     }

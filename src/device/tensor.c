@@ -6,8 +6,7 @@
 
 #include <inttypes.h>
 
-const char *pkvi_dtype_name(pkv_dtype dtype)
-{
+const char *pkvi_dtype_name(pkv_dtype dtype) {
     switch (dtype) {
     case PKV_DTYPE_NONE:
         return "NONE";
@@ -31,8 +30,7 @@ const char *pkvi_dtype_name(pkv_dtype dtype)
     return "unknown";
 }
 
-bool pkvi_tensor_is_absent(const pkv_tensor *tensor)
-{
+bool pkvi_tensor_is_absent(const pkv_tensor *tensor) {
     return tensor->dtype == PKV_DTYPE_NONE && tensor->rank == 0;
 }
 
@@ -41,8 +39,7 @@ bool pkvi_tensor_is_absent(const pkv_tensor *tensor)
 static pkv_status check_strides(struct pkvi_error_text *error,
                                 const char *name,
                                 const pkv_tensor *tensor,
-                                enum pkvi_rows rows)
-{
+                                enum pkvi_rows rows) {
     int64_t element_size = (int64_t)pkv_dtype_size(tensor->dtype);
     int64_t alignment = element_size;
     int32_t last = tensor->rank - 1;
@@ -68,7 +65,8 @@ static pkv_status check_strides(struct pkvi_error_text *error,
         if (axis < last && stride * element_size % alignment != 0) {
             return pkvi_fail(error, PKV_ERROR_INVALID_ARGUMENT,
                              "%s.stride[%d] is %" PRId64 " elements: rows are not aligned to "
-                             "%" PRId64 " bytes", name, (int)axis, stride, alignment);
+                             "%" PRId64 " bytes",
+                             name, (int)axis, stride, alignment);
         }
     }
     return PKV_OK;
@@ -80,8 +78,7 @@ pkv_status pkvi_tensor_check(struct pkvi_error_text *error,
                              unsigned dtypes,
                              int32_t rank,
                              const struct pkvi_axis *axes,
-                             enum pkvi_rows rows)
-{
+                             enum pkvi_rows rows) {
     bool is_empty = false;
 
     if (pkv_dtype_size(tensor->dtype) == 0) {
@@ -120,8 +117,7 @@ pkv_status pkvi_tensor_check_scale(struct pkvi_error_text *error,
                                    const pkv_tensor *scale,
                                    pkv_dtype cache_dtype,
                                    const struct pkvi_cache_shape *cache,
-                                   enum pkvi_scale_kind *out)
-{
+                                   enum pkvi_scale_kind *out) {
     const struct pkvi_axis one[] = {{"one scale, or num_kv_heads", PKVI_ANY_SIZE}};
     const struct pkvi_axis three[] = {{"num_blocks", cache->num_blocks},
                                       {"num_kv_heads", cache->num_kv_heads},
@@ -160,8 +156,7 @@ pkv_status pkvi_tensor_check_scale(struct pkvi_error_text *error,
     return PKV_OK;
 }
 
-const char *pkvi_refuse_head_size(int32_t head_size)
-{
+const char *pkvi_refuse_head_size(int32_t head_size) {
     if (head_size < PKV_HEAD_SIZE_STEP || head_size % PKV_HEAD_SIZE_STEP != 0) {
         return "head_size must be a positive multiple of 8";
     }
@@ -173,17 +168,15 @@ static pkv_status check_cache(struct pkvi_error_text *error,
                               const char *name,
                               const pkv_tensor *tensor,
                               struct pkvi_cache_shape *cache,
-                              int32_t *head_size)
-{
+                              int32_t *head_size) {
     const struct pkvi_axis axes[] = {
         {"num_blocks", cache->num_blocks > 0 ? cache->num_blocks : PKVI_ANY_SIZE},
         {"num_kv_heads", cache->num_kv_heads > 0 ? cache->num_kv_heads : PKVI_ANY_SIZE},
         {"block_size", cache->block_size > 0 ? cache->block_size : PKVI_ANY_SIZE},
         {"head_size", PKVI_ANY_SIZE},
     };
-    pkv_status status = pkvi_tensor_check(error, name, tensor,
-                                          PKVI_DTYPES_FLOAT | PKVI_DTYPES_QUANTISED, 4, axes,
-                                          PKVI_ROWS_ALIGNED);
+    pkv_status status = pkvi_tensor_check(
+        error, name, tensor, PKVI_DTYPES_FLOAT | PKVI_DTYPES_QUANTISED, 4, axes, PKVI_ROWS_ALIGNED);
 
     if (status != PKV_OK) {
         return status;
@@ -192,7 +185,8 @@ static pkv_status check_cache(struct pkvi_error_text *error,
         tensor->shape[1] > INT32_MAX) {
         return pkvi_fail(error, PKV_ERROR_INVALID_ARGUMENT,
                          "%s: num_blocks %" PRId64 " and num_kv_heads %" PRId64
-                         " must be in 1 .. 2^31 - 1", name, tensor->shape[0], tensor->shape[1]);
+                         " must be in 1 .. 2^31 - 1",
+                         name, tensor->shape[0], tensor->shape[1]);
     }
     if (tensor->shape[2] < 1 || tensor->shape[2] > PKV_MAX_BLOCK_SIZE) {
         return pkvi_fail(error, PKV_ERROR_UNSUPPORTED,
@@ -203,8 +197,8 @@ static pkv_status check_cache(struct pkvi_error_text *error,
         pkvi_refuse_head_size((int32_t)tensor->shape[3]) != NULL) {
         return pkvi_fail(error, PKV_ERROR_UNSUPPORTED,
                          "%s.shape[3] (head_size) is %" PRId64
-                         ", supported are multiples of %d up to %d", name, tensor->shape[3],
-                         PKV_HEAD_SIZE_STEP, PKV_MAX_HEAD_SIZE);
+                         ", supported are multiples of %d up to %d",
+                         name, tensor->shape[3], PKV_HEAD_SIZE_STEP, PKV_MAX_HEAD_SIZE);
     }
     cache->num_blocks = tensor->shape[0];
     cache->num_kv_heads = (int32_t)tensor->shape[1];
@@ -218,8 +212,7 @@ pkv_status pkvi_tensor_check_caches(struct pkvi_error_text *error,
                                     const pkv_tensor *v_cache,
                                     const pkv_tensor *k_scale,
                                     const pkv_tensor *v_scale,
-                                    struct pkvi_cache_shape *cache)
-{
+                                    struct pkvi_cache_shape *cache) {
     const struct pkvi_cache_shape nothing = {0};
     bool has_k = !pkvi_tensor_is_absent(k_cache);
     bool has_v = !pkvi_tensor_is_absent(v_cache);
@@ -250,8 +243,7 @@ pkv_status pkvi_tensor_check_caches(struct pkvi_error_text *error,
     return status;
 }
 
-const char *pkvi_refuse_attention_shape(const pkv_attention_shape *shape)
-{
+const char *pkvi_refuse_attention_shape(const pkv_attention_shape *shape) {
     pkv_dtype query = shape->query_dtype;
     pkv_dtype kv = shape->kv_dtype == PKV_DTYPE_NONE ? query : shape->kv_dtype;
     int32_t v_head_size = shape->v_head_size == 0 ? shape->head_size : shape->v_head_size;
@@ -276,8 +268,7 @@ const char *pkvi_refuse_attention_shape(const pkv_attention_shape *shape)
         return "query_dtype must be FLOAT32, FLOAT16 or BFLOAT16";
     }
     if (kv != query && kv != PKV_DTYPE_FLOAT8_E4M3 && kv != PKV_DTYPE_INT8 &&
-        !(query == PKV_DTYPE_FLOAT32 &&
-          (kv == PKV_DTYPE_FLOAT16 || kv == PKV_DTYPE_BFLOAT16))) {
+        !(query == PKV_DTYPE_FLOAT32 && (kv == PKV_DTYPE_FLOAT16 || kv == PKV_DTYPE_BFLOAT16))) {
         return "kv_dtype must be query_dtype, FLOAT8_E4M3 or INT8, or 16-bit with FLOAT32 queries";
     }
     return NULL;

@@ -9,7 +9,6 @@
 #ifndef PKVI_DEVICE_TENSOR_H
 #define PKVI_DEVICE_TENSOR_H
 
-#include "base/memory.h"
 #include "device/backend.h"
 
 /* Sets of dtypes. */

@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "device/device.h"
 #include "device/tensor.h"
 
 /* Refuse with INVALID_ARGUMENT. */
@@ -21,8 +20,7 @@
 
 _Static_assert((SET_CAPACITY & (SET_CAPACITY - 1)) == 0, "the set's capacity is a power of two");
 
-static uint32_t set_find(const pkv_block_id *set, pkv_block_id block_id)
-{
+static uint32_t set_find(const pkv_block_id *set, pkv_block_id block_id) {
     uint32_t index = ((uint32_t)block_id * 2654435769u) >> 7 & (SET_CAPACITY - 1);
 
     while (set[index] != SET_EMPTY && set[index] != block_id) {
@@ -33,14 +31,12 @@ static uint32_t set_find(const pkv_block_id *set, pkv_block_id block_id)
 
 /* ---- Checks */
 
-static pkv_status check_stream(pkv_device *device, pkv_stream stream)
-{
+static pkv_status check_stream(pkv_device *device, pkv_stream stream) {
     return device == NULL ? PKV_ERROR_INVALID_ARGUMENT
                           : device->backend->check_stream(device, stream);
 }
 
-static pkv_status check_blocks(pkv_device *device, const char *name, const pkv_tensor *blocks)
-{
+static pkv_status check_blocks(pkv_device *device, const char *name, const pkv_tensor *blocks) {
     const struct pkvi_axis axes[] = {{"num_layers", PKVI_ANY_SIZE},
                                      {"num_blocks", PKVI_ANY_SIZE},
                                      {"block_bytes", PKVI_ANY_SIZE}};
@@ -48,9 +44,8 @@ static pkv_status check_blocks(pkv_device *device, const char *name, const pkv_t
     if (blocks == NULL) {
         return REFUSE(device, "%s is NULL", name);
     }
-    pkv_status status =
-        pkvi_tensor_check(&device->error, name, blocks, PKVI_DTYPE_BIT(PKV_DTYPE_UINT8), 3, axes,
-                          PKVI_ROWS_PLAIN);
+    pkv_status status = pkvi_tensor_check(
+        &device->error, name, blocks, PKVI_DTYPE_BIT(PKV_DTYPE_UINT8), 3, axes, PKVI_ROWS_PLAIN);
     if (status != PKV_OK) {
         return status;
     }
@@ -59,14 +54,15 @@ static pkv_status check_blocks(pkv_device *device, const char *name, const pkv_t
     }
     if (blocks->shape[1] > INT32_MAX ||
         (blocks->shape[1] > 1 && blocks->stride[1] < blocks->shape[2])) {
-        return REFUSE(device, "%s: num_blocks must be below 2^31, and stride[1] %" PRId64
-                      " not below block_bytes %" PRId64, name, blocks->stride[1], blocks->shape[2]);
+        return REFUSE(device,
+                      "%s: num_blocks must be below 2^31, and stride[1] %" PRId64
+                      " not below block_bytes %" PRId64,
+                      name, blocks->stride[1], blocks->shape[2]);
     }
     return PKV_OK;
 }
 
-static pkv_status check_count(pkv_device *device, int32_t count, const void *list)
-{
+static pkv_status check_count(pkv_device *device, int32_t count, const void *list) {
     if (count < 0 || (count > 0 && list == NULL)) {
         return REFUSE(device, "the list is NULL or its length %d negative", (int)count);
     }
@@ -78,8 +74,7 @@ static pkv_status check_count(pkv_device *device, int32_t count, const void *lis
 }
 
 /* Ranges, null blocks, and that no target comes twice. `in_place`: nor is it any pair's source. */
-static pkv_status check_pairs(pkv_device *device, const struct pkvi_move *op, bool in_place)
-{
+static pkv_status check_pairs(pkv_device *device, const struct pkvi_move *op, bool in_place) {
     pkv_block_id *targets = device->backend->check_memory(device);
 
     memset(targets, 0xff, PKVI_CHECK_MEMORY_SIZE);
@@ -108,8 +103,7 @@ static pkv_status check_pairs(pkv_device *device, const struct pkvi_move *op, bo
 }
 
 /* Bytes from the first to behind the last that a view reaches. */
-static int64_t view_extent(const pkv_tensor *blocks)
-{
+static int64_t view_extent(const pkv_tensor *blocks) {
     int64_t extent = blocks->shape[2];
 
     for (int32_t axis = 0; axis < 2; axis++) {
@@ -124,8 +118,7 @@ pkv_status pkv_copy_blocks(pkv_device *device,
                            const pkv_tensor *blocks,
                            const pkv_block_copy *copies,
                            int32_t num_copies,
-                           pkv_stream stream)
-{
+                           pkv_stream stream) {
     struct pkvi_move op = {.copies = copies, .num_copies = num_copies};
     pkv_status status = check_stream(device, stream);
 
@@ -149,8 +142,7 @@ pkv_status pkv_swap_blocks(pkv_device *device,
                            const pkv_tensor *target,
                            const pkv_block_copy *copies,
                            int32_t num_copies,
-                           pkv_stream stream)
-{
+                           pkv_stream stream) {
     struct pkvi_move op = {.copies = copies, .num_copies = num_copies};
     pkv_status status = check_stream(device, stream);
 
@@ -189,8 +181,7 @@ pkv_status pkv_fill_blocks(pkv_device *device,
                            const pkv_block_id *block_ids,
                            int32_t num_blocks,
                            pkv_fill fill,
-                           pkv_stream stream)
-{
+                           pkv_stream stream) {
     struct pkvi_fill op = {.block_ids = block_ids, .num_blocks = num_blocks};
     pkv_status status = check_stream(device, stream);
 
@@ -226,8 +217,7 @@ static pkv_status check_gather_output(pkv_device *device,
                                       const pkv_tensor *tensor,
                                       const struct pkvi_gather *op,
                                       int32_t head_size,
-                                      int64_t *num_keys)
-{
+                                      int64_t *num_keys) {
     const struct pkvi_axis axes[] = {{"num_keys", *num_keys},
                                      {"num_kv_heads", op->cache.num_kv_heads},
                                      {"head_size", head_size}};
@@ -246,8 +236,7 @@ static pkv_status check_gather_output(pkv_device *device,
     return status;
 }
 
-pkv_status pkv_gather(pkv_device *device, const pkv_gather_args *args, pkv_stream stream)
-{
+pkv_status pkv_gather(pkv_device *device, const pkv_gather_args *args, pkv_stream stream) {
     struct pkvi_gather op = {0};
     int64_t num_keys = PKVI_ANY_SIZE;
     pkv_status status = check_stream(device, stream);
@@ -255,16 +244,17 @@ pkv_status pkv_gather(pkv_device *device, const pkv_gather_args *args, pkv_strea
     if (status != PKV_OK) {
         return status;
     }
-    status = pkvi_read_struct(&op.args, sizeof op.args, offsetof(pkv_gather_args, key_start_loc),
-                              args);
+    status =
+        pkvi_read_struct(&op.args, sizeof op.args, offsetof(pkv_gather_args, key_start_loc), args);
     if (status != PKV_OK) {
-        return PKVI_DEVICE_FAIL(device, status, "args: NULL, a wrong struct_size, or unknown members");
+        return PKVI_DEVICE_FAIL(device, status,
+                                "args: NULL, a wrong struct_size, or unknown members");
     }
     status = pkvi_tensor_check_caches(&device->error, &op.args.k_cache, &op.args.v_cache,
                                       &op.args.k_scale, &op.args.v_scale, &op.cache);
     if (status == PKV_OK) {
-        status = check_gather_output(device, "key", &op.args.key, &op, op.cache.head_size,
-                                     &num_keys);
+        status =
+            check_gather_output(device, "key", &op.args.key, &op, op.cache.head_size, &num_keys);
     }
     if (status == PKV_OK) {
         status = check_gather_output(device, "value", &op.args.value, &op, op.cache.v_head_size,

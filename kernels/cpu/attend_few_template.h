@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: the libpagedkv authors */
+
+/* Attention of up to 8 query rows (decode): bound by memory. Included by one file for each
+ * instruction set, behind its vector header.
+ *
+ * The one idea: keys are read row by row in address order and each vector of a key is used for every
+ * query row at once; meanwhile the values of the same step are fetched, and while the values are
+ * used, the keys of the next step. Scores stand as [key][row], so that softmax runs over whole
+ * vectors and the weights of one key lie side by side.
+ *
+ * Row counts are padded to 1, 2, 4 or 8 with zero queries, whose results nobody reads. */
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+/* Accumulators that are in flight at once: enough to hide the latency of a fused multiply-add. */
+#define FEW_ACCUMULATORS 8
+
+/* Bytes of a cache line. */
+#define LINE 64
+
+/* Steps ahead whose pages are touched, so that address translation is warm when they come. */
+#define TOUCH_STEPS 3
+
+/* Fetch a row of `size` bytes. */
+INLINE void few_prefetch(const unsigned char *row, int64_t size) {
+    for (int64_t x = 0; x < size; x += LINE) {
+        __builtin_prefetch(row + x);
+    }
+}
+
+/* scores[key][row] = query row . key */
+INLINE void few_scores(const struct pkvi_cpu_tile *tile,
+                       const struct pkvi_cpu_rows *rows,
+                       float *scores,
+                       const pkv_dtype dtype,
+                       const int num_rows) {
+    const float *query = tile->scratch->query;
+    const int64_t pitch = tile->query_pitch;
+    const int64_t size = (int64_t)pkv_dtype_size(dtype);
+    const int64_t head_size = tile->op->cache.head_size;
+    const int64_t value_size = tile->op->cache.v_head_size * size;
+    const int parts = FEW_ACCUMULATORS / num_rows;
+    const int64_t whole = head_size - head_size % VECTOR_WIDTH;
+
+    for (int32_t t = 0; t < rows->count; t++) {
+        const unsigned char *key = rows->key[t];
+        vector sums[FEW_ACCUMULATORS];
+        int64_t d = 0;
+
+        few_prefetch(rows->value[t], value_size);
+        UNROLL
+        for (int i = 0; i < FEW_ACCUMULATORS; i++) {
+            sums[i] = vector_zero();
+        }
+        for (; d + parts * VECTOR_WIDTH <= whole; d += parts * VECTOR_WIDTH) {
+            UNROLL
+            for (int part = 0; part < parts; part++) {
+                int64_t column = d + part * VECTOR_WIDTH;
+                vector k = vector_load_kv(key + column * size, dtype);
+
+                UNROLL
+                for (int row = 0; row < num_rows; row++) {
+                    sums[part * num_rows + row] = vector_fma(
+                        k, vector_load(query + row * pitch + column), sums[part * num_rows + row]);
+                }
+            }
+        }
+        for (; d < head_size; d += VECTOR_WIDTH) {
+            vector k = d < whole ? vector_load_kv(key + d * size, dtype)
+                                 : vector_load_kv_half(key + d * size, dtype);
+
+            UNROLL
+            for (int row = 0; row < num_rows; row++) {
+                sums[row] = vector_fma(k, vector_load(query + row * pitch + d), sums[row]);
+            }
+        }
+        UNROLL
+        for (int part = 1; part < parts; part++) {
+            UNROLL
+            for (int row = 0; row < num_rows; row++) {
+                sums[row] = vector_add(sums[row], sums[part * num_rows + row]);
+            }
+        }
+        vector_store_sums(scores + t * num_rows, sums, num_rows);
+    }
+}
+
+/* Softmax state of the rows: lane i of each vector belongs to row i % num_rows. */
+struct few_state {
+    float maximum[VECTOR_WIDTH];
+    float sum[VECTOR_WIDTH];
+    float factor[VECTOR_WIDTH]; /* what the accumulator is to be multiplied by */
+    bool has_factor;
+};
+
+/* The largest of each row's lanes, in all of its lanes. */
+INLINE void few_fold_maximum(float *lanes, const int num_rows) {
+    for (int row = 0; row < num_rows; row++) {
+        float largest = lanes[row];
+
+        for (int lane = row + num_rows; lane < VECTOR_WIDTH; lane += num_rows) {
+            largest = lanes[lane] > largest ? lanes[lane] : largest;
+        }
+        for (int lane = row; lane < VECTOR_WIDTH; lane += num_rows) {
+            lanes[lane] = largest;
+        }
+    }
+}
+
+/* scores become weights; the state takes them in. `count` is padded with -inf to whole vectors. */
+INLINE void few_softmax(struct few_state *state, float *scores, int32_t count, const int num_rows) {
+    vector maximum = vector_load(state->maximum);
+    vector before = maximum;
+    vector sum = vector_load(state->sum);
+
+    for (; count % VECTOR_WIDTH != 0; count++) {
+        scores[count] = -INFINITY;
+    }
+    for (int32_t i = 0; i < count; i += VECTOR_WIDTH) {
+        maximum = vector_max(maximum, vector_load(scores + i));
+    }
+    state->has_factor = vector_any_greater(maximum, before);
+    if (state->has_factor) {
+        vector_store(state->maximum, maximum);
+        few_fold_maximum(state->maximum, num_rows);
+        maximum = vector_load(state->maximum);
+        vector factor = vector_exp2(
+            vector_subtract(before, vector_replace_minus_infinity(maximum, vector_zero())));
+        vector_store(state->factor, factor);
+        sum = vector_multiply(sum, factor);
+    }
+    maximum = vector_replace_minus_infinity(maximum, vector_zero());
+    for (int32_t i = 0; i < count; i += VECTOR_WIDTH) {
+        vector weight = vector_exp2(vector_subtract(vector_load(scores + i), maximum));
+
+        vector_store(scores + i, weight);
+        sum = vector_add(sum, weight);
+    }
+    vector_store(state->sum, sum);
+}
+
+/* accumulator[row][column ...] += sum over keys of weight * value, for `num_vectors` vectors; or for
+ * the half vector at the end of a row. */
+INLINE void few_slab(const struct pkvi_cpu_tile *tile,
+                     const struct pkvi_cpu_rows *rows,
+                     const struct pkvi_cpu_rows *next,
+                     const float *weights,
+                     const struct few_state *state,
+                     int64_t column,
+                     const pkv_dtype dtype,
+                     const int num_rows,
+                     const int num_vectors,
+                     const bool is_half) {
+    float *accumulator = tile->scratch->accumulator + column;
+    const int64_t pitch = tile->accumulator_pitch;
+    const int64_t offset = column * (int64_t)pkv_dtype_size(dtype);
+    const int64_t step = VECTOR_WIDTH * (int64_t)pkv_dtype_size(dtype);
+    const bool prefetches = next != NULL && offset % LINE == 0;
+    vector sums[FEW_ACCUMULATORS];
+
+    UNROLL
+    for (int row = 0; row < num_rows; row++) {
+        UNROLL
+        for (int i = 0; i < num_vectors; i++) {
+            vector sum = vector_load(accumulator + row * pitch + i * VECTOR_WIDTH);
+
+            if (state->has_factor) {
+                sum = vector_multiply(sum, vector_set(state->factor[row]));
+            }
+            sums[row * num_vectors + i] = sum;
+        }
+    }
+    for (int32_t t = 0; t < rows->count; t++) {
+        const unsigned char *value = rows->value[t] + offset;
+        vector v[FEW_ACCUMULATORS];
+
+        if (prefetches && t < next->count) {
+            few_prefetch(next->key[t] + offset, num_vectors * step);
+        }
+        UNROLL
+        for (int i = 0; i < num_vectors; i++) {
+            v[i] = is_half ? vector_load_kv_half(value, dtype)
+                           : vector_load_kv(value + i * step, dtype);
+        }
+        UNROLL
+        for (int row = 0; row < num_rows; row++) {
+            vector weight = vector_set(weights[t * num_rows + row]);
+
+            UNROLL
+            for (int i = 0; i < num_vectors; i++) {
+                sums[row * num_vectors + i] = vector_fma(weight, v[i], sums[row * num_vectors + i]);
+            }
+        }
+    }
+    UNROLL
+    for (int row = 0; row < num_rows; row++) {
+        UNROLL
+        for (int i = 0; i < num_vectors; i++) {
+            vector_store(accumulator + row * pitch + i * VECTOR_WIDTH, sums[row * num_vectors + i]);
+        }
+    }
+}
+
+INLINE void few_values(const struct pkvi_cpu_tile *tile,
+                       const struct pkvi_cpu_rows *rows,
+                       const struct pkvi_cpu_rows *next,
+                       const float *weights,
+                       const struct few_state *state,
+                       const pkv_dtype dtype,
+                       const int num_rows) {
+    const int64_t head_size = tile->op->cache.v_head_size;
+    const int num_vectors = FEW_ACCUMULATORS / num_rows < 4 ? FEW_ACCUMULATORS / num_rows : 4;
+    const int64_t whole = head_size - head_size % VECTOR_WIDTH;
+    int64_t d = 0;
+
+    for (; d + num_vectors * VECTOR_WIDTH <= whole; d += num_vectors * VECTOR_WIDTH) {
+        few_slab(tile, rows, next, weights, state, d, dtype, num_rows, num_vectors, false);
+    }
+    for (; d + VECTOR_WIDTH <= whole; d += VECTOR_WIDTH) {
+        few_slab(tile, rows, next, weights, state, d, dtype, num_rows, 1, false);
+    }
+    if (d < head_size) {
+        few_slab(tile, rows, next, weights, state, d, dtype, num_rows, 1, true);
+    }
+}
+
+/* Touch each page of keys and values [first, first + count). */
+static void few_touch(const struct pkvi_cpu_tile *tile, int64_t first, int32_t count) {
+    struct pkvi_cpu_rows rows;
+    uintptr_t key_page = 0, value_page = 0;
+
+    pkvi_cpu_find_rows(tile, first, count, &rows);
+    for (int32_t t = 0; t < count; t++) {
+        if ((uintptr_t)rows.key[t] >> 12 != key_page) {
+            key_page = (uintptr_t)rows.key[t] >> 12;
+            __builtin_prefetch(rows.key[t], 0, 2);
+        }
+        if ((uintptr_t)rows.value[t] >> 12 != value_page) {
+            value_page = (uintptr_t)rows.value[t] >> 12;
+            __builtin_prefetch(rows.value[t], 0, 2);
+        }
+    }
+}
+
+/* Keys of the step that starts at `first`. */
+INLINE int32_t few_count(const struct pkvi_cpu_tile *tile, int64_t first) {
+    int64_t left = tile->end_key - first;
+
+    return left <= 0 ? 0 : left < PKVI_CPU_FEW_KEYS ? (int32_t)left : PKVI_CPU_FEW_KEYS;
+}
+
+/* softcap * tanh(x / softcap). With y = |x| / softcap it is (1 - e^(-2y)) / (1 + e^(-2y)) and x's
+ * sign: no overflow, and exact at both ends. */
+INLINE void soft_cap_scores(float softcap, float *scores, int32_t count) {
+    const vector inner = vector_set(-2.88539008f / softcap); /* -2 log2(e) / softcap */
+    const vector one = vector_set(1.0f);
+
+    for (int32_t i = 0; i < count; i += VECTOR_WIDTH) {
+        vector x = vector_load(scores + i);
+        vector decay = vector_exp2(vector_multiply(vector_magnitude(x), inner));
+        vector result = vector_divide(vector_subtract(one, decay), vector_add(one, decay));
+
+        vector_store(scores + i, vector_copy_sign(vector_multiply(vector_set(softcap), result), x));
+    }
+}
+
+INLINE void few_template(struct pkvi_cpu_tile *tile, const pkv_dtype dtype, const int num_rows) {
+    struct pkvi_cpu_scratch *scratch = tile->scratch;
+    const float softcap = tile->op->args.softcap;
+    struct pkvi_cpu_rows rows[2];
+    struct few_state state;
+    int current = 0;
+
+    for (int lane = 0; lane < VECTOR_WIDTH; lane++) {
+        state.maximum[lane] = -INFINITY;
+        state.sum[lane] = 0.0f;
+        state.factor[lane] = 1.0f;
+    }
+    for (int32_t row = tile->num_rows; row < num_rows; row++) {
+        memset(scratch->query + row * tile->query_pitch, 0,
+               (size_t)tile->query_pitch * sizeof(float));
+    }
+    memset(scratch->accumulator, 0, (size_t)(num_rows * tile->accumulator_pitch) * sizeof(float));
+    pkvi_cpu_find_rows(tile, tile->first_key, few_count(tile, tile->first_key), &rows[0]);
+    for (int64_t first = tile->first_key; first < tile->end_key; first += PKVI_CPU_FEW_KEYS) {
+        const struct pkvi_cpu_rows *now = &rows[current];
+        struct pkvi_cpu_rows *next = &rows[1 - current];
+        int32_t count = now->count;
+        int64_t far = first + TOUCH_STEPS * PKVI_CPU_FEW_KEYS;
+
+        pkvi_cpu_find_rows(tile, first + PKVI_CPU_FEW_KEYS,
+                           few_count(tile, first + PKVI_CPU_FEW_KEYS), next);
+        few_touch(tile, far, few_count(tile, far));
+        few_scores(tile, now, scratch->scores, dtype, num_rows);
+        pkvi_cpu_scale_scores(tile, first, count, num_rows, scratch->scores);
+        if (softcap > 0.0f) {
+            soft_cap_scores(softcap, scratch->scores, count * num_rows);
+        }
+        pkvi_cpu_bias_scores(tile, first, count, num_rows, scratch->scores);
+        pkvi_cpu_mask_scores(tile, first, count, num_rows, scratch->scores);
+        few_softmax(&state, scratch->scores, count * num_rows, num_rows);
+        pkvi_cpu_scale_weights(tile, first, count, num_rows, scratch->scores);
+        few_values(tile, now, next, scratch->scores, &state, dtype, num_rows);
+        current = 1 - current;
+    }
+    for (int row = 0; row < num_rows; row++) {
+        float sum = 0.0f;
+
+        for (int lane = row; lane < VECTOR_WIDTH; lane += num_rows) {
+            sum += state.sum[lane];
+        }
+        scratch->maximum[row] = state.maximum[row];
+        scratch->sum[row] = sum;
+    }
+}
+
+/* One instance for each dtype and padded number of rows. */
+#define FEW_INSTANCES(name, dtype)                                                                 \
+    static void few_##name(struct pkvi_cpu_tile *tile) {                                           \
+        if (tile->num_rows == 1) {                                                                 \
+            few_template(tile, dtype, 1);                                                          \
+        } else if (tile->num_rows == 2) {                                                          \
+            few_template(tile, dtype, 2);                                                          \
+        } else if (tile->num_rows <= 4) {                                                          \
+            few_template(tile, dtype, 4);                                                          \
+        } else {                                                                                   \
+            few_template(tile, dtype, FEW_MAX_ROWS);                                               \
+        }                                                                                          \
+    }
+
+#define FEW_MAX_ROWS (VECTOR_WIDTH < 8 ? 4 : 8)
+
+FEW_INSTANCES(float32, PKV_DTYPE_FLOAT32)
+FEW_INSTANCES(float16, PKV_DTYPE_FLOAT16)
+FEW_INSTANCES(bfloat16, PKV_DTYPE_BFLOAT16)
+FEW_INSTANCES(e4m3, PKV_DTYPE_FLOAT8_E4M3)
+FEW_INSTANCES(int8, PKV_DTYPE_INT8)
+
+static void attend_few(struct pkvi_cpu_tile *tile) {
+    switch (tile->op->args.k_cache.dtype) {
+    case PKV_DTYPE_FLOAT16:
+        few_float16(tile);
+        break;
+    case PKV_DTYPE_BFLOAT16:
+        few_bfloat16(tile);
+        break;
+    case PKV_DTYPE_FLOAT8_E4M3:
+        few_e4m3(tile);
+        break;
+    case PKV_DTYPE_INT8:
+        few_int8(tile);
+        break;
+    default:
+        few_float32(tile);
+        break;
+    }
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: the libpagedkv authors */
+
+/* What the vector headers and the kernel templates share: forced inlining, unrolling, and the
+ * polynomial of 2^x on [-1/2, 1/2] (minimax of the relative error, 2e-9, before rounding). */
+#ifndef PKVI_CPU_UNROLL_H
+#define PKVI_CPU_UNROLL_H
+
+#include <pagedkv/device.h>
+
+#include <math.h>
+
+/* A "template": its const arguments are constants at each call. */
+#define INLINE static inline __attribute__((always_inline, unused))
+
+/* Before a loop with constant bounds whose array of vectors must become registers. */
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#define EXP2_C1 0.693147206f
+#define EXP2_C2 0.240226469f
+#define EXP2_C3 0.0555032878f
+#define EXP2_C4 0.00961848892f
+#define EXP2_C5 0.00133999313f
+#define EXP2_C6 0.000153458205f
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: the libpagedkv authors */
+
+/* Attention over the paged cache against the oracle: every element of output and lse within a bound
+ * that follows from float arithmetic, for the table of cases in support/attention_table.c and each
+ * device. Unused slots, foreign blocks and unused table entries hold poison; memory ends at guard
+ * pages; inputs must stay as they are. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/attention_table.h"
+#include "support/test_devices.h"
+
+static void check_case(const struct test_device *device, const void *context) {
+    const struct attention_case *c = context;
+    struct attention_run run;
+    struct attention_error error;
+
+    attention_run_create(&run, c, device->memory);
+    pkv_status status = attention_run_execute(&run, device->device);
+    if (status != PKV_OK) {
+        print_error("%s: %s\n", pkv_status_name(status), pkv_device_last_error(device->device));
+    }
+    assert_int_equal(status, PKV_OK);
+    attention_run_compare(&run, &error);
+    if (error.output > 1.0 || error.lse > 1.0) {
+        print_error("output %.3f lse %.3f of the bound; %s\n", error.output, error.lse,
+                    error.where);
+    }
+    assert_true(error.output <= 1.0);
+    assert_true(error.lse <= 1.0);
+    attention_run_destroy(&run);
+}
+
+/* The bound is tight enough to see one wrong key of many: the negative control of this suite. */
+static void check_wrong_key(const struct test_device *device, const void *context) {
+    const struct attention_case *c = context;
+    struct attention_run run;
+    struct attention_error error;
+
+    attention_run_create(&run, c, device->memory);
+    assert_int_equal(attention_run_execute(&run, device->device), PKV_OK);
+    const int32_t *row = (const int32_t *)run.table.host + run.rows[0] * run.num_columns;
+    for (int64_t d = 0; d < run.c.v_head_size; d++) {
+        int64_t value = row[0] * run.v_cache.stride[0] + 3 * run.v_cache.stride[2] + d;
+
+        tensor_encode(run.v_cache.data, run.c.kv_dtype, value,
+                      -tensor_decode(run.v_cache.data, run.c.kv_dtype, value));
+    }
+    memcpy(run.pool_copy, run.pool.host, run.pool.size);
+    attention_run_compare(&run, &error);
+    assert_true(error.output > 1.0);
+    attention_run_destroy(&run);
+}
+
+int main(void) {
+    struct test_device devices[TEST_MAX_DEVICES];
+    int num_devices = test_devices_open(devices, 2);
+    int num_cases;
+    const struct attention_case *cases = attention_table(&num_cases);
+    struct device_test *tests = calloc((size_t)num_cases + 1, sizeof *tests);
+    const struct attention_case wrong_key = {
+        .query_dtype = PKV_DTYPE_FLOAT16, .num_requests = 1, .query_lens = {1}, .seq_lens = {500}};
+
+    assert_non_null(tests);
+    for (int i = 0; i < num_cases; i++) {
+        tests[i] = (struct device_test){cases[i].name, check_case, &cases[i]};
+    }
+    tests[num_cases] =
+        (struct device_test){"one wrong value of 500 is noticed", check_wrong_key, &wrong_key};
+    int failures = device_tests_run("attention", tests, num_cases + 1, devices, num_devices);
+    free(tests);
+    test_devices_close(devices, num_devices);
+    return failures;
+}
