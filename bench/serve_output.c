@@ -250,7 +250,12 @@ void serve_output_curve(const char *case_name,
         write_curve_point(case_name, &points[i]);
         num_too_long += points[i].num_too_long;
     }
-    end_group();
+    if (output_format == SERVE_TEXT) {
+        bench_table_print(&table, stdout, 2);
+        printf("  pool: every id is one block. manager: the last block of a prompt has no key "
+               "unless it\n"
+               "  is full, so it is never hit; it takes one place while its request runs.\n\n");
+    }
     if (num_too_long > 0) {
         fprintf(stderr, "bench_serve: %" PRId32 " requests were longer than a cache and left out\n",
                 num_too_long);

@@ -237,12 +237,13 @@ static void count_ended(replay *r) {
     scheduler_request *const *ended = scheduler_get_ended(r->scheduler, &num_ended);
 
     for (int32_t i = 0; i < num_ended; i++) {
-        const serve_record *record = ended[i]->user_data;
+        serve_record *record = ended[i]->user_data;
 
         if (ended[i]->state == SCHEDULER_FINISHED) {
             r->result->num_finished += 1;
-        } else {
+        } else { /* perhaps late, having outgrown the pool: then it had output */
             r->result->num_rejected += 1;
+            record->has_output = false;
         }
         expect_successor(r, record->index);
         r->is_door_shut = false;
