@@ -286,6 +286,25 @@ static void two_kinds_that_do_not_meet_hit_nothing(void **state) {
     assert_int_equal(find_hit(manager, open_prompt(manager, COMMON " 5*3")), 0);
 }
 
+static void groups_that_shorten_each_other_are_asked_again(void **state) {
+    const pkv_group_config groups[] = {window_group(16, 32), window_group(16, 16), full_group(16)};
+
+    (void)state;
+    for (int32_t num_groups = 2; num_groups <= 3; num_groups++) {
+        pkv_manager *manager = make_hybrid_manager(41, groups, num_groups);
+        pkv_request first = open_prompt(manager, "0..64");
+
+        /* The first window has blocks 2 and 3 for four blocks, but the second has none there; at
+         * three the first lacks block 1, so that only block 0 is left for both. */
+        admit(manager, first);
+        evict_columns(manager, first, 0, "1");
+        evict_columns(manager, first, 1, "3");
+        assert_int_equal(find_hit(manager, open_prompt(manager, "0..64")), 16);
+        evict_columns(manager, first, 1, "0");
+        assert_int_equal(find_hit(manager, open_prompt(manager, "0..64")), 0);
+    }
+}
+
 /* ---- groups of different block sizes --------------------------------------------------------- */
 
 static void different_block_sizes_hit_at_their_common_boundary(void **state) {
@@ -361,6 +380,7 @@ int main(void) {
         fixture_test(combinations_with_eagle_hit_one_block_less),
         fixture_test(combinations_without_all_keys_of_a_full_group_hit_nothing),
         fixture_test(two_kinds_that_do_not_meet_hit_nothing),
+        fixture_test(groups_that_shorten_each_other_are_asked_again),
         fixture_test(different_block_sizes_hit_at_their_common_boundary),
         fixture_test(different_block_sizes_keys_are_per_smallest_common_block),
         fixture_test(different_block_sizes_decode_grows_each_group_at_its_own_pace),

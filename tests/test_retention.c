@@ -88,6 +88,20 @@ static void commit_grows_with_decode_only_at_the_alignment(void **state) {
     assert_string_equal(keyed_columns_text(manager, request, 1), "0 1 2 3");
 }
 
+static void commit_counts_no_drafts_towards_the_alignment(void **state) {
+    const pkv_group_config groups[] = {full_group(32), window_group(16, 64)};
+    pkv_manager *manager = make_hybrid_manager(41, groups, 2);
+    pkv_request request = open_prompt(manager, "0..39");
+
+    (void)state;
+    assert_int_equal(allocate(manager, request, 0, 40), PKV_OK);
+    append_tokens(manager, request, "40..47");
+    /* 48 tokens and 16 drafts: only 32 are a multiple that all groups can share. */
+    assert_int_equal(allocate(manager, request, 40, 8 + 16), PKV_OK);
+    assert_string_equal(keyed_columns_text(manager, request, 0), "0");
+    assert_string_equal(keyed_columns_text(manager, request, 1), "0 1");
+}
+
 static void commit_of_an_eagle_group_reaches_one_block_further(void **state) {
     const retention_case eagle = {.window = 8, .eagle = true, .num_tokens = 127};
 
@@ -185,6 +199,21 @@ static void retention_keeps_the_boundary_shared_with_a_cached_prefix(void **stat
     assert_int_equal(find_hit(manager, third), 64);
 }
 
+static void retention_finds_the_shared_boundary_without_a_lookup_of_the_caller(void **state) {
+    const retention_case tail = {.window = 8, .interval = PKV_RETENTION_TAIL_ONLY};
+    const pkv_group_config groups[] = {window_of(8, &tail), full_group(32)};
+    pkv_manager *manager = make_hybrid_manager(129, groups, 2);
+    pkv_request first = open_prompt(manager, "0..127");
+    pkv_request second = open_prompt(manager, "0..63 64*7");
+
+    (void)state;
+    admit(manager, first);
+    /* The last lookup is another's, whose groups have nothing in common with this request. */
+    assert_int_equal(find_hit(manager, open_prompt(manager, "500..600")), 0);
+    assert_int_equal(allocate(manager, second, 0, 128), PKV_OK);
+    assert_string_equal(keyed_columns_text(manager, second, 0), "7 11");
+}
+
 static void retention_of_decoded_tokens_keeps_segment_tails_only(void **state) {
     const retention_case cases[] = {
         {.window = 16, .interval = 64, .columns = "3 7"},
@@ -247,12 +276,14 @@ int main(void) {
         fixture_test(commit_beside_a_coarser_group_is_rounded_down),
         fixture_test(commit_beside_an_equal_group_publishes_all),
         fixture_test(commit_grows_with_decode_only_at_the_alignment),
+        fixture_test(commit_counts_no_drafts_towards_the_alignment),
         fixture_test(commit_of_an_eagle_group_reaches_one_block_further),
         fixture_test(retention_beside_a_coarser_group_keeps_segment_tails_and_the_end),
         fixture_test(retention_tail_only_hits_the_same_prompt_and_no_shorter_one),
         fixture_test(retention_of_segments_hits_at_their_ends),
         fixture_test(retention_of_a_window_alone),
         fixture_test(retention_keeps_the_boundary_shared_with_a_cached_prefix),
+        fixture_test(retention_finds_the_shared_boundary_without_a_lookup_of_the_caller),
         fixture_test(retention_of_decoded_tokens_keeps_segment_tails_only),
         fixture_test(retention_interval_must_be_a_multiple_of_the_alignment),
         fixture_test(retention_interval_of_full_attention_is_refused),
