@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: the libpagedkv authors */
+
+/* The manager of the naive model: requests, tables, lookup, allocation, steps, batches.
+ *
+ * Each verb returns the set of statuses that the contract allows. A set of one ordinary status
+ * has been carried out; a set with errors in it has changed nothing. Two things are the
+ * library's free choice and are told to the model afterwards: the handle of a new request and
+ * the row of a table. */
+#ifndef PKV_TESTS_SUPPORT_MODEL_MANAGER_H
+#define PKV_TESTS_SUPPORT_MODEL_MANAGER_H
+
+#include "support/model.h"
+
+typedef struct model_table {
+    int32_t num_blocks;
+    pkv_block_id ids[MODEL_MAX_COLUMNS];
+} model_table;
+
+typedef struct model_request {
+    bool is_open, skip_cache_read, has_caller_keys;
+    pkv_request handle;
+    int32_t num_tokens, num_prompt_tokens, max_num_tokens;
+    int32_t tokens[MODEL_MAX_TOKENS];
+    uint64_t adapter_id;
+    int32_t salt_size;
+    uint8_t salt[MODEL_MAX_SALT];
+    int32_t num_media;
+    pkv_media media[MODEL_MAX_MEDIA];
+    int32_t num_keys;
+    int32_t contents[MODEL_MAX_TOKENS]; /* of its hash blocks */
+
+    int32_t row; /* PKV_NULL_ROW: it holds nothing and all below is empty */
+    int32_t num_allocations;
+    model_table tables[MODEL_MAX_GROUPS];
+    int32_t num_cached[MODEL_MAX_GROUPS]; /* columns that were offered for publication */
+    int32_t first_new[MODEL_MAX_GROUPS];  /* column from which the last allocation added blocks */
+    int32_t shared_boundary; /* tokens; where another request's prefix ended for some group */
+    int32_t num_live_tokens; /* of the last allocation: written by its step at the latest */
+} model_request;
+
+typedef struct model_held {
+    uint64_t step;
+    model_table tables[MODEL_MAX_GROUPS];
+} model_held;
+
+typedef struct model_manager {
+    model_contents contents;
+    model_pool pool;
+    pkv_group_config groups[MODEL_MAX_GROUPS];
+    int32_t num_groups, hash_block_size, alignment;
+    int32_t max_model_len, max_rows, max_requests, max_held_rows;
+    int32_t widths[MODEL_MAX_GROUPS]; /* columns of a row */
+    int32_t max_in_flight_tokens, max_media_per_request;
+    int64_t max_total_tokens;
+    bool zero_on_free;
+    model_request requests[MODEL_MAX_REQUESTS];
+    int32_t num_rows;
+    model_held held[MODEL_MAX_HELD]; /* oldest first */
+    int32_t num_held;
+    uint64_t newest_step, completed_step;
+    uint64_t num_lookups, num_lookup_tokens, num_hit_tokens;
+    uint64_t num_resumes, num_resume_tokens, num_resume_hit_tokens;
+    uint64_t num_allocations, num_no_free_blocks, num_no_free_rows, num_never_fits, num_frees;
+    uint64_t num_withdrawn;
+    int32_t num_missing_blocks, num_pending_blocks; /* of the last refused allocation */
+} model_manager;
+
+/* `config` must fit into the maxima of the model; nothing is checked. */
+void model_manager_init(model_manager *model, const pkv_manager_config *config);
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+/* Slot of the request with this handle; -1 for a handle that is not open. */
+int32_t model_find_request(const model_manager *model, pkv_request handle);
+
+/* `*slot` is where the new request stands; its handle is still to be set. */
+model_statuses model_open(model_manager *model, const pkv_request_args *args, int32_t *slot);
+model_statuses model_append(model_manager *model,
+                            model_request *request,
+                            const int32_t *tokens,
+                            int32_t num_tokens);
+model_statuses model_append_keys(model_manager *model,
+                                 model_request *request,
+                                 const pkv_block_key *keys,
+                                 int32_t num_keys);
+void model_close(model_manager *model, model_request *request);
+
+/* What the tokens of a request make its hash blocks hold, whoever gives the keys. */
+void model_name_contents(model_manager *model, const model_request *request, int32_t *contents);
+
+/* ---- lookup, one group's arithmetic ---------------------------------------------------------- */
+
+/* Content of a column of a group; MODEL_NO_CONTENT where the request has no key for it. */
+int32_t model_column_content(const model_manager *model,
+                             const model_request *request,
+                             int32_t group,
+                             int32_t column);
+
+/* First tokens that a sequence with `num_computed` computed tokens never looks at again. */
+int32_t model_num_skipped_tokens(const model_manager *model, int32_t group, int32_t num_computed);
+
+/* Blocks that the admission gate counts at most. */
+int32_t model_admission_cap(const model_manager *model, int32_t group);
+
+/* Whether the group publishes this column of the request. */
+bool model_is_retained(const model_manager *model,
+                       const model_request *request,
+                       int32_t group,
+                       int32_t column);
+
+/* Whether the group could serve a hit of that many tokens; and, if so, its table for it. */
+bool model_can_serve(const model_manager *model,
+                     const model_request *request,
+                     int32_t group,
+                     int32_t num_tokens);
+bool model_can_all_serve(const model_manager *model,
+                         const model_request *request,
+                         int32_t num_tokens);
+void model_hit_table(const model_manager *model,
+                     const model_request *request,
+                     int32_t group,
+                     int32_t num_tokens,
+                     model_table *table);
+int32_t model_lookup(const model_manager *model, const model_request *request);
+int32_t model_shared_boundary(const model_manager *model, const model_request *request);
+
+/* ---- allocate, publish, free ----------------------------------------------------------------- */
+
+/* Everything but `row` of `out` is set by the model. */
+model_statuses model_allocate(model_manager *model,
+                              model_request *request,
+                              const pkv_slots_args *args,
+                              pkv_slots *out);
+model_statuses model_cache_blocks(model_manager *model, model_request *request, int32_t num_tokens);
+model_statuses model_remove_skipped(model_manager *model,
+                                    model_request *request,
+                                    int32_t num_processed_tokens);
+void model_free(model_manager *model, model_request *request);
+
+/* Publish what is full of the first `num_tokens` tokens, as step `step`. */
+void model_publish(model_manager *model, model_request *request, int32_t num_tokens, uint64_t step);
+void model_drop_skipped(model_manager *model, model_request *request, int32_t num_processed_tokens);
+void model_release_tables(model_manager *model, model_table *tables);
+
+/* ---- steps, cache, drains -------------------------------------------------------------------- */
+
+model_statuses model_free_after(model_manager *model, model_request *request, uint64_t step);
+model_statuses model_step_complete(model_manager *model, uint64_t step);
+model_statuses model_step_fail(model_manager *model, uint64_t step);
+model_statuses model_unschedule(model_manager *model, model_request *request, uint64_t step);
+model_statuses model_evict(model_manager *model, const pkv_block_id *ids, int32_t num_blocks);
+model_statuses model_reset(model_manager *model);
+int32_t model_num_common_prefix_blocks(const model_manager *model,
+                                       const model_request *request,
+                                       int32_t group);
+int32_t model_num_pending_blocks(const model_manager *model);
+void model_get_stats(const model_manager *model, pkv_stats *out);
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+/* An entry of a batch, with the slot of its request; -1 for a handle that is not open. */
+typedef struct model_entry {
+    int32_t slot, num_computed_tokens, num_new_tokens;
+} model_entry;
+
+/* Arrays of `batch` are those of the model, as large as the caller's capacities. */
+model_statuses model_batch_build(const model_manager *model,
+                                 int32_t group,
+                                 const model_entry *entries,
+                                 int32_t num_entries,
+                                 pkv_batch *batch);
+model_statuses model_export_padded(const model_manager *model,
+                                   int32_t group,
+                                   const model_entry *entries,
+                                   int32_t num_entries,
+                                   pkv_block_id *table,
+                                   int64_t row_stride,
+                                   pkv_block_id fill);
+model_statuses model_export_csr(const model_manager *model,
+                                int32_t group,
+                                const model_entry *entries,
+                                int32_t num_entries,
+                                bool skip_leading_null,
+                                int32_t *indptr,
+                                pkv_block_id *indices,
+                                int32_t capacity,
+                                int32_t *last_page_len,
+                                int32_t *num_indices);
+
+#endif
