@@ -172,6 +172,9 @@ static bool draw_block_sizes(const memory_experiment *experiment,
                              const char *prefix) {
     char name[256];
 
+    if (experiment->num_rows < 2) {
+        return true; /* one block size is no curve */
+    }
     snprintf(name, sizeof(name), "%sblock_sizes", prefix);
 
     FILE *script = plot_begin(folder, name, 900, 700);

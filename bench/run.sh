@@ -2,29 +2,34 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: the libpagedkv authors
 
-# The bench command: sets up what is missing, builds a Release, runs every bench and gathers what
-# they measured in build/report/. It measures nothing itself and writes no number of its own.
+# The bench command: sets up what is missing, builds a Release, runs the benches and gathers what
+# they measured in build/report/. It measures nothing itself; report.awk writes their numbers anew as
+# CSV and as tables.
 #
-# What a bench has to do to take part: print one JSON object a line for --json. Whatever else its
-# --help names it is given: --report DIR (write further files there), --trace FILE. Each
-# bench/*.gnuplot then draws its SVG from the report's files, in their folder.
+# The list of runs is in run_all. A bench that is not named there takes part too: it is run with
+# --json, with --out (a folder for CSV files and plots) where its --help names that.
 set -u
 
+caller=$(pwd)
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd) || exit 2
 cd "$root" || exit 2
 . tests/support/setup.sh
 
 build=build/bench
 report=build/report
+shared_traces=../shared/traces
 
 usage() {
     cat <<'EOF'
 usage: sh bench/run.sh [--trace FILE] [--only BENCH]... [--help]
 
 Builds a Release in build/bench, runs the benches and leaves their report in build/report:
-report.txt (for reading), results.json, results.csv, and the plots as SVG.
+report.txt (for reading), results.json, results.csv, the tables of each run as CSV, and the
+plots as SVG. Requests come from built-in length tables and generated chats, and from the traces in
+../shared/traces where that folder is there. Takes some minutes.
 
-  --trace FILE  a request trace for the benches that can replay one
+  --trace FILE  use this request trace beside the built-in tables, and not the shared ones:
+                Azure CSV, Mooncake JSON lines, vidur CSV, or two columns (prompt,output)
   --only BENCH  run this bench only, such as bench_serve (may be given several times)
   --help        this text
 
@@ -46,7 +51,10 @@ while [ $# -gt 0 ]; do
         if [ "$1" = --only ]; then
             only="$only $2"
         else
-            trace=$2
+            case $2 in
+            /*) trace=$2 ;;
+            *) trace=$caller/$2 ;;
+            esac
         fi
         shift
         ;;
@@ -59,43 +67,6 @@ if [ -n "$trace" ] && [ ! -r "$trace" ]; then
     exit 2
 fi
 
-# Print the CSV of the JSON lines on standard input; the keys are the columns.
-json_to_csv() {
-    awk 'BEGIN {
-             num_keys = split("bench case metric unit value peer peer_value", keys, " ")
-             print "bench,case,metric,unit,value,peer,peer_value"
-         }
-         /^{/ {
-             line = ""
-             for (i = 1; i <= num_keys; i++) {
-                 value = ""
-                 if (match($0, "\"" keys[i] "\" *: *(\"[^\"]*\"|[^,}]*)")) {
-                     value = substr($0, RSTART, RLENGTH)
-                     sub(/^"[a-z_]*" *: */, "", value)
-                     if (value == "null")
-                         value = ""
-                 }
-                 line = line (i > 1 ? "," : "") value
-             }
-             print line
-         }'
-}
-
-# Print a table for reading from the CSV on standard input.
-csv_to_text() {
-    awk -F, 'NR > 1 {
-                 gsub(/"/, "")
-                 if ($1 != bench) {
-                     printf "\n%s\n", $1
-                     bench = $1
-                 }
-                 printf "  %-40s %-28s %14s %s", $2, $3, $5, $4
-                 if ($6 != "")
-                     printf "   (%s: %s)", $6, $7
-                 printf "\n"
-             }'
-}
-
 # Say on what the numbers were measured.
 describe_machine() {
     echo "libpagedkv bench report, $(date -u '+%Y-%m-%d %H:%M UTC')"
@@ -105,30 +76,128 @@ describe_machine() {
     echo "compiler:   $(gcc --version | head -n 1), Release"
 }
 
-# Run the bench program $1; its JSON lines are appended to the report's.
-run_bench() {
-    name=$(basename "$1")
-    help=$("$1" --help 2>&1) || { echo "$name: --help fails" >&2; return 1; }
-    set -- "$1" --json
-    case $help in
-    *--report*) set -- "$@" --report "$report" ;;
+# Say whether the bench $1 is to be run.
+is_wanted() {
+    case " ${only:-$1} " in
+    *" $1 "*) return 0 ;;
+    *) return 1 ;;
     esac
-    if [ -n "$trace" ]; then
-        case $help in
-        *--trace*) set -- "$@" --trace "$trace" ;;
-        esac
-    fi
+}
+
+# Run the bench $2 with the arguments that follow; its JSON lines become $report/$1.json and are
+# appended to the report's. $1 names the run; a run "fragmentation_X" is bench "fragmentation/X" in
+# the whole, since its cases have the same names for each X.
+run_bench() {
+    label=$1
+    name=$2
+    shift 2
+    is_wanted "$name" || return 0
+    num_runs=$((num_runs + 1))
+    printf '== %-52s' "$label"
     started=$(date +%s)
-    if ! "$@" >"$report/$name.json"; then
-        echo "$name: failed ($*)" >&2
-        return 1
+    "$build/bench/$name" --json "$@" >"$report/$label.json"
+    status=$?
+    if [ "$status" -ne 0 ]; then
+        echo " FAILED: $name --json $*"
+        # Input that cannot be read is the caller's to mend: the other runs would say the same.
+        [ "$status" -ne 2 ] || exit 2
+        failed=1
+        return 0
     fi
-    if ! grep -q '^{' "$report/$name.json"; then
-        echo "$name: printed no JSON line ($*)" >&2
-        return 1
+    if ! grep -q '^{' "$report/$label.json"; then
+        echo " FAILED: no JSON line from $name --json $*"
+        failed=1
+        return 0
     fi
-    cat "$report/$name.json" >>"$report/results.json"
-    echo "== $name: $(grep -c '^{' "$report/$name.json") values ($(($(date +%s) - started)) s)"
+    bench=
+    case $label in
+    fragmentation_sharegpt) ;;
+    fragmentation_*) bench=fragmentation/${label#fragmentation_} ;;
+    esac
+    sed "${bench:+s|^{\"bench\":\"fragmentation\"|{\"bench\":\"$bench\"|}" "$report/$label.json" \
+        >>"$report/results.json"
+    echo " $(grep -c '^{' "$report/$label.json") values ($(($(date +%s) - started)) s)"
+}
+
+# Print the name of a trace file as a part of a file name.
+label_of() {
+    basename "$1" | sed 's/\.[^.]*$//; s/[^A-Za-z0-9-]/_/g'
+}
+
+# Memory use and serving of the trace $1: the layouts with block 16, in fewer steps than the tables
+# get. Its files go to a folder of their own.
+run_trace() {
+    trace_name=$(label_of "$1")
+    run_bench "fragmentation_trace_$trace_name" bench_fragmentation --trace "$1" --steps 20000 \
+        --block-sizes 16 --out "$report/traces/$trace_name"
+    case $2 in
+    *serve*) run_bench "serve_trace_$trace_name" bench_serve --trace "$1" --out "$report/traces/$trace_name" ;;
+    esac
+}
+
+run_shared_traces() {
+    if [ ! -d "$shared_traces" ]; then
+        echo "== traces: skipped, there is no $shared_traces"
+        return
+    fi
+    for file in "$shared_traces"/*/*.csv "$shared_traces"/*/*.jsonl; do
+        [ -e "$file" ] || continue
+        case $file in
+        */mooncake/* | */azure/*) run_trace "$file" serve ;;
+        *) run_trace "$file" memory ;;
+        esac
+    done
+}
+
+run_demo() {
+    is_wanted bench_fragmentation || return 0
+    if ! "$build/bench/bench_fragmentation" --demo --out "$report" >"$report/fragmentation_demo.txt"
+    then
+        echo "== demo: FAILED"
+        failed=1
+    fi
+}
+
+# Benches that are not named above.
+run_others() {
+    for source in bench/bench_*.c; do
+        name=$(basename "$source" .c)
+        case $name in
+        bench_fragmentation | bench_serve) continue ;;
+        esac
+        case $("$build/bench/$name" --help 2>&1) in
+        *--out*) run_bench "${name#bench_}" "$name" --out "$report" ;;
+        *) run_bench "${name#bench_}" "$name" ;;
+        esac
+    done
+}
+
+# The caller's trace comes first, so that one that cannot be read is known at once.
+run_all() {
+    [ -z "$trace" ] || run_trace "$trace" serve
+    run_bench fragmentation_sharegpt bench_fragmentation --table sharegpt --out "$report"
+    run_bench fragmentation_alpaca bench_fragmentation --table alpaca --out "$report"
+    run_demo
+    run_bench serve_chats bench_serve --out "$report"
+    [ -n "$trace" ] || run_shared_traces
+    run_others
+}
+
+# Print the whole report.
+print_report() {
+    describe_machine
+    for file in "$report"/fragmentation_sharegpt_report.txt \
+        "$report"/fragmentation_alpaca_report.txt "$report"/fragmentation_demo.txt; do
+        if [ -e "$file" ]; then
+            printf '\n----\n\n'
+            cat "$file"
+        fi
+    done
+    if grep -q '"fragmentation' "$report/results.json"; then
+        printf '\n----\n\nLive slots, percent, all workloads\n\n'
+        awk -f bench/report.awk -v mode=memory "$report/results.json"
+    fi
+    awk -f bench/report.awk -v mode=text "$report/results.json"
 }
 
 # Configure and build; the log is shown where that fails.
@@ -155,40 +224,23 @@ rm -rf "$report"
 mkdir -p "$report"
 : >"$report/results.json"
 failed=0
-num_benches=0
-for source in bench/bench_*.c; do
-    name=$(basename "$source" .c)
-    case " ${only:-$name} " in
-    *" $name "*) ;;
-    *) continue ;;
-    esac
-    [ -e "$source" ] || continue
-    num_benches=$((num_benches + 1))
-    run_bench "$build/bench/$name" || failed=1
-done
-if [ "$num_benches" -eq 0 ]; then
+num_runs=0
+run_all
+if [ "$num_runs" -eq 0 ]; then
     echo "run.sh: there is no bench${only:+ named}$only" >&2
     exit 1
 fi
+awk -f bench/report.awk -v mode=csv "$report/results.json" >"$report/results.csv"
+print_report >"$report/report.txt"
 
-json_to_csv <"$report/results.json" >"$report/results.csv"
-{
-    describe_machine
-    csv_to_text <"$report/results.csv"
-} >"$report/report.txt"
-for plot in bench/*.gnuplot; do
-    [ -e "$plot" ] || continue
-    if ! (cd "$report" && gnuplot "$root/$plot"); then
-        echo "run.sh: $plot failed" >&2
-        failed=1
-    fi
-done
-
+echo
 cat "$report/report.txt"
 echo
+echo "files in $report:"
 ls "$report"
 if ! ls "$report"/*.svg >/dev/null 2>&1; then
     echo "run.sh: no plot came out: $report holds no SVG" >&2
     exit 1
 fi
+[ "$failed" -eq 0 ] || echo "run.sh: at least one run failed, see above" >&2
 exit "$failed"
