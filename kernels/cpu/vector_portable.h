@@ -123,10 +123,9 @@ INLINE vector vector_load_kv(const unsigned char *source, const pkv_dtype dtype)
 
     if (dtype == PKV_DTYPE_FLOAT32) {
         memcpy(&result, source, sizeof result);
-        return result;
-    }
-    for (int i = 0; i < VECTOR_WIDTH; i++) {
-        result[i] = pkvi_cpu_read(source, dtype, i);
+    } else {
+        result = (vector){pkvi_cpu_read(source, dtype, 0), pkvi_cpu_read(source, dtype, 1),
+                          pkvi_cpu_read(source, dtype, 2), pkvi_cpu_read(source, dtype, 3)};
     }
     return result;
 }

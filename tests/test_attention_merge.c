@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: the libpagedkv authors */
+
+/* Merging partial attention: against double precision; empty parts (their output may be NaN), equal
+ * and far apart lse, one to 64 parts, in place; and the cascade over a shared prefix as prefix call,
+ * suffix call and merge, with sinks counted once. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/test_devices.h"
+
+enum { TOKENS = 19, HEADS = 3, SIZE = 40 };
+
+/* Which lse a part has at a token: all the situations that occur. */
+static float part_lse(int part, int token) {
+    switch (token % 5) {
+    case 0:
+        return -INFINITY;
+    case 1:
+        return part == 1 ? 3.0f : -INFINITY;
+    case 2:
+        return 2.5f;
+    case 3:
+        return part % 2 == 0 ? 140.0f : -20.0f;
+    default:
+        return (float)(4.0 * tensor_value(3, part, token, 0, 0));
+    }
+}
+
+static void check_parts(const struct test_device *device,
+                        pkv_dtype dtype,
+                        pkv_dtype out_dtype,
+                        int num_parts,
+                        int in_place) {
+    const int64_t shape[] = {TOKENS, HEADS, SIZE};
+    size_t size = TOKENS * HEADS * SIZE * pkv_dtype_size(dtype);
+    size_t out_size = TOKENS * HEADS * SIZE * pkv_dtype_size(out_dtype);
+    size_t lse_size = TOKENS * HEADS * sizeof(float);
+    pkv_tensor outputs[PKV_MAX_MERGE_PARTS], lses[PKV_MAX_MERGE_PARTS];
+    void *output = guarded_allocate(out_size, 0xa5), *lse = guarded_allocate(lse_size, 0xa5);
+    double *sums = calloc(TOKENS * HEADS * (SIZE + 3), sizeof(double));
+    pkv_merge_args args = {.struct_size = sizeof args,
+                           .num_parts = num_parts,
+                           .outputs = outputs,
+                           .lses = lses,
+                           .output = tensor_view(output, out_dtype, 3, shape),
+                           .lse = tensor_view(lse, PKV_DTYPE_FLOAT32, 2, shape)};
+
+    assert_non_null(sums);
+    for (int part = 0; part < num_parts; part++) {
+        outputs[part] = tensor_view(guarded_allocate(size, 0xff), dtype, 3, shape);
+        lses[part] = tensor_view(guarded_allocate(lse_size, 0), PKV_DTYPE_FLOAT32, 2, shape);
+        for (int row = 0; row < TOKENS * HEADS; row++) {
+            double *sum = sums + row * (SIZE + 3);
+            float l = part_lse(part, row / HEADS);
+            double weight = exp((double)l - 140.0); /* 140 is the largest that occurs */
+
+            ((float *)lses[part].data)[row] = l;
+            sum[SIZE] += weight;
+            for (int d = 0; l > -INFINITY && d < SIZE; d++) {
+                tensor_encode(outputs[part].data, dtype, row * SIZE + d,
+                              tensor_value(9, part, row, d, 0));
+                sum[d] += weight * tensor_decode(outputs[part].data, dtype, row * SIZE + d);
+            }
+        }
+    }
+    if (in_place >= 0) {
+        args.output = outputs[in_place];
+        args.lse = lses[in_place];
+    }
+    assert_int_equal(pkv_merge_states(device->device, &args, NULL), PKV_OK);
+    for (int row = 0; row < TOKENS * HEADS; row++) {
+        double *sum = sums + row * (SIZE + 3);
+        float got_lse = ((const float *)args.lse.data)[row];
+
+        if (sum[SIZE] == 0.0) {
+            assert_true(got_lse == -INFINITY);
+        } else {
+            double wanted = 140.0 + log(sum[SIZE]);
+
+            assert_true(fabs((double)got_lse - wanted) <= 1e-5 + 1e-6 * fabs(wanted));
+        }
+        for (int d = 0; d < SIZE; d++) {
+            double wanted = sum[SIZE] == 0.0 ? 0.0 : sum[d] / sum[SIZE];
+            double got = tensor_decode(args.output.data, args.output.dtype, row * SIZE + d);
+            double step = args.output.dtype == PKV_DTYPE_BFLOAT16  ? 0x1p-8
+                          : args.output.dtype == PKV_DTYPE_FLOAT16 ? 0x1p-11
+                                                                   : 0x1p-22;
+
+            assert_true(fabs(got - wanted) <= step * fabs(wanted) + 1e-6);
+        }
+    }
+    for (int part = 0; part < num_parts; part++) {
+        guarded_release(outputs[part].data, size);
+        guarded_release(lses[part].data, lse_size);
+    }
+    guarded_release(output, out_size);
+    guarded_release(lse, lse_size);
+    free(sums);
+}
+
+static void parts(const struct test_device *device, const void *context) {
+    (void)context;
+    check_parts(device, PKV_DTYPE_FLOAT32, PKV_DTYPE_FLOAT32, 1, -1);
+    check_parts(device, PKV_DTYPE_FLOAT32, PKV_DTYPE_FLOAT32, 2, -1);
+    check_parts(device, PKV_DTYPE_FLOAT32, PKV_DTYPE_BFLOAT16, 3, -1);
+    check_parts(device, PKV_DTYPE_FLOAT16, PKV_DTYPE_FLOAT16, 2, -1);
+    check_parts(device, PKV_DTYPE_BFLOAT16, PKV_DTYPE_FLOAT32, 5, -1);
+    check_parts(device, PKV_DTYPE_FLOAT32, PKV_DTYPE_FLOAT32, 64, -1);
+    check_parts(device, PKV_DTYPE_FLOAT32, PKV_DTYPE_FLOAT32, 3, 1);
+}
+
+static void bad_merges(const struct test_device *device, const void *context) {
+    const int64_t shape[] = {2, 1, 8};
+    _Alignas(16) float a[16] = {0};
+    float l[2] = {0};
+    pkv_tensor outputs = tensor_view(a, PKV_DTYPE_FLOAT32, 3, shape);
+    pkv_tensor lses = tensor_view(l, PKV_DTYPE_FLOAT32, 2, shape);
+    pkv_merge_args args = {.struct_size = sizeof args,
+                           .num_parts = 0,
+                           .outputs = &outputs,
+                           .lses = &lses,
+                           .output = outputs};
+
+    (void)context;
+    assert_int_equal(pkv_merge_states(device->device, &args, NULL), PKV_ERROR_INVALID_ARGUMENT);
+    args.num_parts = PKV_MAX_MERGE_PARTS + 1;
+    assert_int_equal(pkv_merge_states(device->device, &args, NULL), PKV_ERROR_INVALID_ARGUMENT);
+    args.num_parts = 1;
+    lses.shape[0] = 3;
+    assert_int_equal(pkv_merge_states(device->device, &args, NULL), PKV_ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(pkv_device_last_error(device->device), "lses[0].shape[0]"));
+    lses.shape[0] = 2;
+    args.output.dtype = PKV_DTYPE_INT8;
+    assert_int_equal(pkv_merge_states(device->device, &args, NULL), PKV_ERROR_UNSUPPORTED);
+    args.output = outputs;
+    assert_int_equal(pkv_merge_states(device->device, &args, NULL), PKV_OK);
+}
+
+/* Three requests over a shared prefix of 80 keys: one non-causal call for all their queries over the
+ * prefix, one causal call over the suffixes, merged; against one call over everything. */
+static void cascade(const struct test_device *device, const void *context) {
+    enum { PREFIX = 80, NUM = 3 };
+    struct attention_case whole_case = {.query_dtype = PKV_DTYPE_FLOAT16,
+                                        .float_output = true,
+                                        .num_query_heads = 6,
+                                        .num_kv_heads = 2,
+                                        .num_requests = NUM,
+                                        .query_lens = {1, 1, 4},
+                                        .seq_lens = {PREFIX + 5, PREFIX + 33, PREFIX + 20},
+                                        .has_sinks = true};
+    struct attention_case prefix_case = whole_case, suffix_case = whole_case;
+    struct attention_run whole, prefix, suffix;
+    struct attention_error error;
+
+    (void)context;
+    prefix_case.num_requests = 1;
+    prefix_case.query_lens[0] = 6;
+    prefix_case.seq_lens[0] = PREFIX;
+    prefix_case.non_causal = true;
+    prefix_case.has_sinks = false;
+    for (int i = 0; i < NUM; i++) {
+        suffix_case.seq_lens[i] -= PREFIX;
+    }
+    attention_run_create(&whole, &whole_case, NULL);
+    attention_run_create(&prefix, &prefix_case, NULL);
+    attention_run_create(&suffix, &suffix_case, NULL);
+    /* All read the whole case's pool: the prefix blocks are request 0's for all. */
+    int32_t *rows = whole.table.host;
+    for (int i = 1; i < NUM; i++) {
+        memcpy(rows + (i + 1) * whole.num_columns, rows + whole.num_columns,
+               PREFIX / 16 * sizeof *rows);
+    }
+    prefix.args.query = suffix.args.query = whole.args.query;
+    prefix.args.k_cache = suffix.args.k_cache = whole.args.k_cache;
+    prefix.args.v_cache = suffix.args.v_cache = whole.args.v_cache;
+    prefix.args.block_table = suffix.args.block_table = whole.args.block_table;
+    prefix.args.block_table_stride = whole.num_columns;
+    suffix.args.block_table_stride = whole.num_columns;
+    suffix.args.block_table += PREFIX / 16;
+    suffix.args.sinks = whole.args.sinks;
+    assert_int_equal(attention_run_execute(&whole, device->device), PKV_OK);
+    assert_int_equal(attention_run_execute(&prefix, device->device), PKV_OK);
+    assert_int_equal(attention_run_execute(&suffix, device->device), PKV_OK);
+    attention_run_compare(&whole, &error);
+    assert_true(error.output <= 1.0 && error.lse <= 1.0);
+
+    const int64_t shape[] = {6, 6, 64};
+    pkv_tensor outputs[] = {tensor_view(prefix.output.host, PKV_DTYPE_FLOAT32, 3, shape),
+                            tensor_view(suffix.output.host, PKV_DTYPE_FLOAT32, 3, shape)};
+    pkv_tensor lses[] = {tensor_view(prefix.lse.host, PKV_DTYPE_FLOAT32, 2, shape),
+                         tensor_view(suffix.lse.host, PKV_DTYPE_FLOAT32, 2, shape)};
+    pkv_merge_args merge = {.struct_size = sizeof merge,
+                            .num_parts = 2,
+                            .outputs = outputs,
+                            .lses = lses,
+                            .output = outputs[0],
+                            .lse = lses[0]};
+    assert_int_equal(pkv_merge_states(device->device, &merge, NULL), PKV_OK);
+    memcpy(whole.output.host, prefix.output.host, (size_t)(6 * 6 * 64) * sizeof(float));
+    memcpy(whole.lse.host, prefix.lse.host, (size_t)(6 * 6) * sizeof(float));
+    attention_run_compare(&whole, &error);
+    if (error.output > 1.0 || error.lse > 1.0) {
+        print_error("%s\n", error.where);
+    }
+    assert_true(error.output <= 1.0);
+    assert_true(error.lse <= 1.0);
+    attention_run_destroy(&whole);
+    attention_run_destroy(&prefix);
+    attention_run_destroy(&suffix);
+}
+
+int main(void) {
+    const struct device_test tests[] = {
+        {"parts", parts, NULL},
+        {"bad merges", bad_merges, NULL},
+        {"cascade over a shared prefix", cascade, NULL},
+    };
+    struct test_device devices[TEST_MAX_DEVICES];
+    int num_devices = test_devices_open(devices, 2);
+    int failures = device_tests_run("merge", tests, (int)(sizeof tests / sizeof tests[0]), devices,
+                                    num_devices);
+
+    test_devices_close(devices, num_devices);
+    return failures;
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: the libpagedkv authors */
+
+/* What attention does not do is refused before a byte is written, with a message that names the
+ * dimension. Each refusal changes one thing of a case that works, and the case works afterwards.
+ * Also offsets beyond 2^32 elements, on memory that is mostly not there. */
+#define _DEFAULT_SOURCE
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+#include "support/test_devices.h"
+
+static const struct attention_case base_case = {.query_dtype = PKV_DTYPE_FLOAT16,
+                                                .num_query_heads = 4,
+                                                .num_kv_heads = 2,
+                                                .head_size = 64,
+                                                .num_requests = 2,
+                                                .query_lens = {1, 2},
+                                                .seq_lens = {100, 40}};
+
+/* Run with the changed args; nothing may be written, and the message has `word` in it. */
+static void expect_refused(struct attention_run *run,
+                           const struct test_device *device,
+                           pkv_status wanted,
+                           const char *word) {
+    const unsigned char *output = run->output.host;
+    pkv_status status = attention_run_execute(run, device->device);
+
+    if (status != wanted || strstr(pkv_device_last_error(device->device), word) == NULL) {
+        print_error("%s instead of %s, '%s' has no '%s'\n", pkv_status_name(status),
+                    pkv_status_name(wanted), pkv_device_last_error(device->device), word);
+    }
+    assert_int_equal(status, wanted);
+    assert_non_null(strstr(pkv_device_last_error(device->device), word));
+    for (size_t i = 0; i < run->output.size; i++) {
+        assert_int_equal(output[i], 0xa5);
+    }
+}
+
+static void views(const struct test_device *device, const void *context) {
+    struct attention_run run;
+    pkv_attention_args good;
+
+    (void)context;
+    attention_run_create(&run, &base_case, device->memory);
+    good = run.args;
+#define REFUSED(status, word, change)                                                              \
+    do {                                                                                           \
+        run.args = good;                                                                           \
+        change;                                                                                    \
+        expect_refused(&run, device, PKV_ERROR_##status, word);                                    \
+    } while (0)
+    REFUSED(INVALID_ARGUMENT, "query.shape[2] (head_size)", run.args.query.shape[2] = 56);
+    REFUSED(INVALID_ARGUMENT, "num_kv_heads", run.args.query.shape[1] = 3);
+    REFUSED(INVALID_ARGUMENT, "query.rank", run.args.query.rank = 2);
+    REFUSED(UNSUPPORTED, "query.dtype", run.args.query.dtype = PKV_DTYPE_INT8);
+    REFUSED(INVALID_ARGUMENT, "query.data", run.args.query.data = NULL);
+    REFUSED(INVALID_ARGUMENT, "aligned", run.args.query.data = (char *)run.args.query.data + 8);
+    REFUSED(INVALID_ARGUMENT, "query.stride[1]", run.args.query.stride[1] = 65);
+    REFUSED(UNSUPPORTED, "query.stride[2]", run.args.query.stride[2] = 2);
+    REFUSED(UNSUPPORTED, "query.stride[0]", run.args.query.stride[0] = -256);
+    REFUSED(UNSUPPORTED, "head_size", run.args.k_cache.shape[3] = 46);
+    REFUSED(UNSUPPORTED, "head_size", run.args.k_cache.shape[3] = 600);
+    REFUSED(UNSUPPORTED, "block_size", run.args.k_cache.shape[2] = 0);
+    REFUSED(UNSUPPORTED, "block_size", run.args.k_cache.shape[2] = 512);
+    REFUSED(INVALID_ARGUMENT, "v_cache.shape[0] (num_blocks)", run.args.v_cache.shape[0] -= 1);
+    REFUSED(UNSUPPORTED, "dtype", run.args.v_cache.dtype = PKV_DTYPE_BFLOAT16);
+    REFUSED(INVALID_ARGUMENT, "v_cache is absent",
+            memset(&run.args.v_cache, 0, sizeof run.args.v_cache));
+    REFUSED(UNSUPPORTED, "k_scale", run.args.k_scale = run.args.lse);
+    REFUSED(INVALID_ARGUMENT, "output.shape[0]", run.args.output.shape[0] -= 1);
+    REFUSED(UNSUPPORTED, "output.dtype", run.args.output.dtype = PKV_DTYPE_BFLOAT16);
+    REFUSED(INVALID_ARGUMENT, "output", run.args.output.data = run.args.query.data);
+    REFUSED(INVALID_ARGUMENT, "lse.shape[1]", run.args.lse.shape[1] = 3);
+    run.args = good;
+    assert_int_equal(attention_run_execute(&run, device->device), PKV_OK);
+    attention_run_destroy(&run);
+}
+
+static void values(const struct test_device *device, const void *context) {
+    struct attention_run run;
+    pkv_attention_args good;
+
+    (void)context;
+    attention_run_create(&run, &base_case, device->memory);
+    good = run.args;
+    REFUSED(INVALID_ARGUMENT, "softmax_scale", run.args.softmax_scale = -1.0f);
+    REFUSED(INVALID_ARGUMENT, "softmax_scale", run.args.softmax_scale = NAN);
+    REFUSED(INVALID_ARGUMENT, "softcap", run.args.softcap = -1.0f);
+    REFUSED(INVALID_ARGUMENT, "window", run.args.window = -1);
+    REFUSED(UNSUPPORTED, "flags", run.args.flags = 0x40);
+    REFUSED(INVALID_ARGUMENT, "NON_CAUSAL", run.args.flags = PKV_ATTENTION_NON_CAUSAL);
+    REFUSED(INVALID_ARGUMENT, "seq_lens", run.args.seq_lens = NULL);
+    REFUSED(INVALID_ARGUMENT, "block_table", run.args.block_table = NULL);
+    REFUSED(INVALID_ARGUMENT, "plan_data", run.args.plan_data = NULL);
+    REFUSED(LIMIT, "workspace_size", run.args.workspace_size -= 1);
+    REFUSED(INVALID_ARGUMENT, "workspace", run.args.workspace = NULL);
+    REFUSED(UNSUPPORTED, "tree_mask", (run.args.tree_mask = run.tree.device, run.args.window = 8));
+    REFUSED(UNSUPPORTED, "tree_mask",
+            (run.args.tree_mask = run.tree.device, run.args.alibi_slopes = run.slopes.device));
+    REFUSED(INVALID_ARGUMENT, "tree_mask_stride",
+            (run.args.tree_mask = run.tree.device, run.args.tree_mask_stride = 0));
+    REFUSED(INVALID_ARGUMENT, "struct_size", run.args.struct_size = 7);
+    run.args = good;
+    assert_int_equal(pkv_attention(device->device, NULL, &run.args, NULL),
+                     PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(pkv_attention(NULL, run.plan, &run.args, NULL), PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(attention_run_execute(&run, device->device), PKV_OK);
+    attention_run_destroy(&run);
+}
+
+/* A plan of another shape or another batch. */
+static void plans(const struct test_device *device, const void *context) {
+    struct attention_case other_case = base_case;
+    struct attention_run run, other;
+    pkv_attention_args good;
+    pkv_plan *plan;
+
+    (void)context;
+    attention_run_create(&run, &base_case, device->memory);
+    good = run.args;
+    plan = run.plan;
+    other_case.num_query_heads = 8;
+    attention_run_create(&other, &other_case, device->memory);
+    REFUSED(INVALID_ARGUMENT, "num_query_heads", run.plan = other.plan);
+    run.plan = plan;
+    REFUSED(INVALID_ARGUMENT, "plan_data", run.args.plan_data = other.plan_data.device);
+    attention_run_destroy(&other);
+    other_case = base_case;
+    other_case.window = 32;
+    attention_run_create(&other, &other_case, device->memory);
+    REFUSED(INVALID_ARGUMENT, "window", run.plan = other.plan);
+    run.plan = plan;
+    run.args = good;
+    attention_run_destroy(&other);
+    attention_run_destroy(&run);
+}
+
+/* What a CPU device sees in the arrays that elsewhere are in device memory. */
+static void arrays(const struct test_device *device, const void *context) {
+    struct attention_run run;
+    int32_t *table, *lens, *starts;
+
+    (void)context;
+    attention_run_create(&run, &base_case, device->memory);
+    table = (int32_t *)run.table.host + run.rows[0] * run.num_columns;
+    lens = run.lens.host;
+    starts = run.starts.host;
+    int32_t block = table[6];
+    table[6] = run.num_blocks;
+    expect_refused(&run, device, PKV_ERROR_INVALID_ARGUMENT, "block_table of request 0, column 6");
+    table[6] = -1;
+    expect_refused(&run, device, PKV_ERROR_INVALID_ARGUMENT, "block_table of request 0, column 6");
+    table[6] = block;
+    lens[0] = 129; /* planned were up to 128 */
+    expect_refused(&run, device, PKV_ERROR_INVALID_ARGUMENT, "seq_lens[0]");
+    lens[0] = -1;
+    expect_refused(&run, device, PKV_ERROR_INVALID_ARGUMENT, "seq_lens[0]");
+    lens[0] = 100;
+    lens[1] = 1; /* two queries */
+    expect_refused(&run, device, PKV_ERROR_INVALID_ARGUMENT, "request 1");
+    lens[1] = 40;
+    starts[1] = 2;
+    expect_refused(&run, device, PKV_ERROR_INVALID_ARGUMENT, "query_start_loc");
+    starts[1] = 1;
+    assert_int_equal(attention_run_execute(&run, device->device), PKV_OK);
+    attention_run_destroy(&run);
+}
+
+static void shapes(const struct test_device *device, const void *context) {
+    pkv_attention_shape shape = {.struct_size = sizeof shape,
+                                 .num_query_heads = 8,
+                                 .num_kv_heads = 2,
+                                 .head_size = 64,
+                                 .block_size = 16,
+                                 .query_dtype = PKV_DTYPE_BFLOAT16};
+    const char *reason;
+
+    (void)context;
+    assert_true(pkv_attention_supports(device->device, &shape, &reason));
+    assert_null(reason);
+    for (int32_t head_size = 1; head_size < 700; head_size++) {
+        shape.head_size = head_size;
+        assert_true(pkv_attention_supports(device->device, &shape, &reason) ==
+                    (head_size % 8 == 0 && head_size <= 576));
+        assert_true(reason == NULL || strstr(reason, "head_size") != NULL);
+    }
+    shape.head_size = 64;
+    shape.kv_dtype = PKV_DTYPE_FLOAT16;
+    assert_false(pkv_attention_supports(device->device, &shape, &reason));
+    assert_non_null(strstr(reason, "kv_dtype"));
+    shape.query_dtype = PKV_DTYPE_FLOAT32;
+    assert_true(pkv_attention_supports(device->device, &shape, NULL));
+    shape.num_query_heads = 9;
+    assert_false(pkv_attention_supports(device->device, &shape, &reason));
+    assert_non_null(strstr(reason, "num_query_heads"));
+}
+
+/* Blocks 5 GiB of elements apart: only the touched pages exist. */
+static void offsets_beyond_32_bits(const struct test_device *device, const void *context) {
+    const int64_t gap = 5ll << 30;
+    struct attention_case c = {.query_dtype = PKV_DTYPE_FLOAT16,
+                               .num_query_heads = 2,
+                               .num_requests = 1,
+                               .query_lens = {1},
+                               .seq_lens = {40}};
+    struct attention_run run;
+    struct attention_error error;
+    size_t size;
+
+    (void)context;
+    if (device->memory != NULL) {
+        return; /* needs memory that is only there where it is touched */
+    }
+    attention_run_create(&run, &c, NULL);
+    size = (size_t)(gap * run.num_blocks) * 2;
+    unsigned char *sparse = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (sparse == MAP_FAILED) {
+        print_message("SKIPPED: %zu bytes of address space cannot be had\n", size);
+        attention_run_destroy(&run);
+        skip();
+    }
+    for (int32_t block = 0; block < run.num_blocks; block++) {
+        memcpy(sparse + block * gap * 2,
+               (unsigned char *)run.pool.host + block * run.k_cache.stride[0] * 2,
+               (size_t)run.k_cache.stride[0] * 2);
+    }
+    run.args.v_cache.data =
+        sparse + ((unsigned char *)run.v_cache.data - (unsigned char *)run.k_cache.data);
+    run.args.k_cache.data = sparse;
+    run.args.k_cache.stride[0] = run.args.v_cache.stride[0] = gap;
+    assert_int_equal(attention_run_execute(&run, device->device), PKV_OK);
+    attention_run_compare(&run, &error);
+    assert_true(error.output <= 1.0 && error.lse <= 1.0);
+    (void)munmap(sparse, size);
+    attention_run_destroy(&run);
+}
+
+int main(void) {
+    const struct device_test tests[] = {
+        {"views", views, NULL},   {"values", values, NULL},
+        {"plans", plans, NULL},   {"arrays", arrays, NULL},
+        {"shapes", shapes, NULL}, {"offsets beyond 32 bits", offsets_beyond_32_bits, NULL},
+    };
+    struct test_device devices[TEST_MAX_DEVICES];
+    int num_devices = test_devices_open(devices, 1);
+    int failures = device_tests_run("attention, refusals", tests,
+                                    (int)(sizeof tests / sizeof tests[0]), devices, num_devices);
+
+    test_devices_close(devices, num_devices);
+    return failures;
+}
