@@ -64,7 +64,15 @@ static pkv_block_key key_of(uint64_t number) {
 static int32_t insert(index_state *own, pkv_block_id block, int32_t group, pkv_block_key key) {
     own->entries[block].key = key;
     own->states[block].group = (uint8_t)group;
-    return pkvi_prefix_index_insert(&own->index, block);
+    return pkvi_prefix_index_insert(&own->index, block,
+                                    pkvi_prefix_index_home(&own->index, group, &key));
+}
+
+static int32_t take_out(index_state *own, pkv_block_id block) {
+    int32_t group = (int32_t)own->states[block].group;
+
+    return pkvi_prefix_index_remove(
+        &own->index, block, pkvi_prefix_index_home(&own->index, group, &own->entries[block].key));
 }
 
 static pkv_block_id find(index_state *own, int32_t group, pkv_block_key key) {
@@ -82,7 +90,7 @@ static void prefix_index_one_block_per_key_is_found_until_removed(void **state) 
     assert_int_equal(find(own, 0, key_of(2)), 11);
     assert_int_equal(find(own, 0, key_of(3)), PKV_NULL_BLOCK);
 
-    assert_int_equal(pkvi_prefix_index_remove(&own->index, 10), 0);
+    assert_int_equal(take_out(own, 10), 0);
     assert_int_equal(find(own, 0, key_of(1)), PKV_NULL_BLOCK);
     assert_int_equal(find(own, 0, key_of(2)), 11);
     assert_int_equal(own->index.num_distinct, 1);
@@ -97,9 +105,9 @@ static void prefix_index_several_blocks_oldest_left_answers(void **state) {
     assert_int_equal(find(own, 0, key_of(1)), 20);
     assert_int_equal(own->index.num_distinct, 1);
 
-    assert_int_equal(pkvi_prefix_index_remove(&own->index, 20), 1);
+    assert_int_equal(take_out(own, 20), 1);
     assert_int_equal(find(own, 0, key_of(1)), 10);
-    assert_int_equal(pkvi_prefix_index_remove(&own->index, 10), 0);
+    assert_int_equal(take_out(own, 10), 0);
     assert_int_equal(find(own, 0, key_of(1)), PKV_NULL_BLOCK);
     assert_int_equal(own->index.num_distinct, 0);
 }
@@ -112,13 +120,13 @@ static void prefix_index_middle_copy_removed_keeps_age_order(void **state) {
     insert(own, 1, 0, key_of(1));
     assert_int_equal(pkvi_prefix_index_num_copies(&own->index, 2), 3);
 
-    assert_int_equal(pkvi_prefix_index_remove(&own->index, 2), 2);
+    assert_int_equal(take_out(own, 2), 2);
     assert_int_equal(find(own, 0, key_of(1)), 3);
     /* Inserted again it is the youngest. */
     assert_int_equal(insert(own, 2, 0, key_of(1)), 3);
-    assert_int_equal(pkvi_prefix_index_remove(&own->index, 3), 2);
+    assert_int_equal(take_out(own, 3), 2);
     assert_int_equal(find(own, 0, key_of(1)), 1);
-    assert_int_equal(pkvi_prefix_index_remove(&own->index, 1), 1);
+    assert_int_equal(take_out(own, 1), 1);
     assert_int_equal(find(own, 0, key_of(1)), 2);
 }
 
@@ -130,7 +138,7 @@ static void prefix_index_groups_do_not_see_each_other(void **state) {
     assert_int_equal(own->index.num_distinct, 2);
     assert_int_equal(find(own, 0, key_of(7)), 1);
     assert_int_equal(find(own, 1, key_of(7)), 2);
-    pkvi_prefix_index_remove(&own->index, 1);
+    take_out(own, 1);
     assert_int_equal(find(own, 0, key_of(7)), PKV_NULL_BLOCK);
     assert_int_equal(find(own, 1, key_of(7)), 2);
 }
@@ -229,7 +237,7 @@ static void prefix_index_stored_tokens_oldest_equal_copy_answers(void **state) {
     insert(own, 5, 0, key);
     assert_int_equal(pkvi_prefix_index_find(&own->index, 0, &key, wanted, 2), 5);
     assert_int_equal(own->index.num_collisions_rejected, 1);
-    pkvi_prefix_index_remove(&own->index, 5);
+    take_out(own, 5);
     assert_int_equal(pkvi_prefix_index_find(&own->index, 0, &key, wanted, 2), PKV_NULL_BLOCK);
 }
 
@@ -289,7 +297,7 @@ static void change_both(index_state *own, age_model *model, uint64_t *seed) {
     int32_t num_copies;
 
     if (model->born[block] != 0) {
-        num_copies = pkvi_prefix_index_remove(&own->index, block);
+        num_copies = take_out(own, block);
         model->born[block] = 0;
     } else {
         model->key[block] = (int32_t)(next_random(seed) % NUM_KEYS);

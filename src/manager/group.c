@@ -217,8 +217,8 @@ static int32_t find_window(const struct pkvi_lookup_scope *scope,
         first--;
         if (first >= AHEAD) {
             int32_t key = (first - AHEAD + 1) * group->key_stride - 1;
-            pkvi_pool_prefetch_key(scope->pool, class_index,
-                                   pkvi_request_key(scope->map, scope->request, key));
+            (void)pkvi_prefix_index_approach(scope->pool->index, class_index,
+                                             pkvi_request_key(scope->map, scope->request, key));
         }
         if (run == 0 && (end - eagle * group->block_size) % group->alignment != 0) {
             continue;

@@ -37,6 +37,7 @@ static void commit_group(pkv_manager *manager,
     struct pkvi_publication call = {0};
     struct pkvi_key_cursor cursor;
     struct pkvi_key_cursor ahead;
+    struct pkvi_index_home homes[COMMIT_AHEAD];
     int32_t num_ahead = first;
 
     call.group = g;
@@ -53,14 +54,15 @@ static void commit_group(pkv_manager *manager,
     ahead = cursor;
     pkvi_pool_begin(manager->pool, &call);
     for (int32_t i = first; i < full; i++, pkvi_key_cursor_advance(&cursor)) {
-        for (; num_ahead < full && num_ahead <= i + COMMIT_AHEAD; num_ahead++) {
-            pkvi_pool_prefetch_key(manager->pool, g, pkvi_key_cursor_key(&ahead));
+        for (; num_ahead < full && num_ahead < i + COMMIT_AHEAD; num_ahead++) {
+            homes[num_ahead % COMMIT_AHEAD] =
+                pkvi_prefix_index_approach(manager->pool->index, g, pkvi_key_cursor_key(&ahead));
             pkvi_key_cursor_advance(&ahead);
         }
         if (cells[i] != PKV_NULL_BLOCK && !manager->pool->states[cells[i]].is_keyed &&
             pkvi_group_retains(group, request, i)) {
             pkvi_pool_publish(manager->pool, &call, cells[i], pkvi_key_cursor_key(&cursor),
-                              pkvi_key_cursor_tokens(&cursor));
+                              homes[i % COMMIT_AHEAD], pkvi_key_cursor_tokens(&cursor));
         }
     }
     pkvi_pool_end(manager->pool, &call);

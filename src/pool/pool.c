@@ -221,26 +221,39 @@ const char *pkv_pool_last_error(const pkv_pool *pool) {
 
 /* ---- unchecked verbs ------------------------------------------------------------------------- */
 
-void pkvi_pool_forget(pkv_pool *pool, pkv_block_id block) {
-    pkv_block_key key = pool->index->entries[block].key;
-    int32_t group = (int32_t)pool->states[block].group;
-    int32_t remaining = pkvi_prefix_index_remove(pool->index, block);
+static void push_removed(pkv_pool *pool,
+                         pkv_block_id block,
+                         const pkv_block_key *key,
+                         int32_t remaining) {
+    pkv_event event = {0};
 
+    event.type = PKV_EVENT_BLOCK_REMOVED;
+    event.group = (int32_t)pool->states[block].group;
+    event.call_index = pool->events.next_call++;
+    event.num_keys = 1;
+    event.block_id = block;
+    event.key = *key;
+    event.remaining_copies = remaining;
+    pkvi_event_ring_push(&pool->events, &event);
+}
+
+static inline void forget(pkv_pool *pool, pkv_block_id block, struct pkvi_index_home home) {
     pool->num_keys_forgotten++;
     if (!pkvi_publish_log_is_empty(&pool->log)) {
         pkvi_publish_log_remove(&pool->log, block);
     }
     if (pkvi_event_ring_is_on(&pool->events)) {
-        pkv_event event = {0};
-        event.type = PKV_EVENT_BLOCK_REMOVED;
-        event.group = group;
-        event.call_index = pool->events.next_call++;
-        event.num_keys = 1;
-        event.block_id = block;
-        event.key = key;
-        event.remaining_copies = remaining;
-        pkvi_event_ring_push(&pool->events, &event);
+        pkv_block_key key = pool->index->entries[block].key;
+        push_removed(pool, block, &key, pkvi_prefix_index_remove(pool->index, block, home));
+        return;
     }
+    (void)pkvi_prefix_index_remove(pool->index, block, home);
+}
+
+void pkvi_pool_forget(pkv_pool *pool, pkv_block_id block) {
+    forget(pool, block,
+           pkvi_prefix_index_home(pool->index, (int32_t)pool->states[block].group,
+                                  &pool->index->entries[block].key));
 }
 
 void pkvi_pool_forget_all(pkv_pool *pool) {
@@ -260,16 +273,15 @@ void pkvi_pool_forget_all(pkv_pool *pool) {
 static void evict_piece(pkv_pool *pool, const pkv_block_id *block_ids, int32_t count) {
     const struct pkvi_block_state *states = pool->states;
     const struct pkvi_block_entry *entries = pool->index->entries;
+    struct pkvi_index_home homes[TAKE_PIECE];
 
     for (int32_t i = 0; i < count; i++) {
-        if (states[block_ids[i]].is_keyed) {
-            pkvi_prefix_index_prefetch(pool->index, (int32_t)states[block_ids[i]].group,
-                                       &entries[block_ids[i]].key);
-        }
+        homes[i] = pkvi_prefix_index_approach(pool->index, (int32_t)states[block_ids[i]].group,
+                                              &entries[block_ids[i]].key);
     }
     for (int32_t i = 0; i < count; i++) {
         if (states[block_ids[i]].is_keyed) {
-            pkvi_pool_forget(pool, block_ids[i]);
+            forget(pool, block_ids[i], homes[i]);
             pool->num_blocks_evicted++;
         }
     }
@@ -413,6 +425,7 @@ void pkvi_pool_publish(pkv_pool *pool,
                        struct pkvi_publication *publication,
                        pkv_block_id block,
                        const pkv_block_key *key,
+                       struct pkvi_index_home home,
                        const int32_t *token_ids) {
     int32_t num_copies;
 
@@ -423,7 +436,7 @@ void pkvi_pool_publish(pkv_pool *pool,
         memcpy(pool->stored_tokens + (size_t)block * (size_t)pool->index->tokens_per_block,
                token_ids, (size_t)pool->block_sizes[publication->group] * sizeof *token_ids);
     }
-    num_copies = pkvi_prefix_index_insert(pool->index, block);
+    num_copies = pkvi_prefix_index_insert(pool->index, block, home);
     pool->num_keys_published++;
     publication->num_published++;
     if (publication->step != 0) {

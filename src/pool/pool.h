@@ -85,12 +85,13 @@ int32_t pkvi_pool_release(pkv_pool *pool,
                           int32_t num_blocks,
                           bool is_reversed);
 
-/* Begin a commit call, publish a held block without key, end the call. */
+/* Begin a commit call, publish a held block without key (whose key has that home), end the call. */
 void pkvi_pool_begin(pkv_pool *pool, struct pkvi_publication *publication);
 void pkvi_pool_publish(pkv_pool *pool,
                        struct pkvi_publication *publication,
                        pkv_block_id block,
                        const pkv_block_key *key,
+                       struct pkvi_index_home home,
                        const int32_t *token_ids);
 void pkvi_pool_end(pkv_pool *pool, const struct pkvi_publication *publication);
 
@@ -99,13 +100,6 @@ void pkvi_pool_forget(pkv_pool *pool, pkv_block_id block);
 
 /* Forget all keys. The caller has checked that no block is held. */
 void pkvi_pool_forget_all(pkv_pool *pool);
-
-/* Read ahead what publishing `key` will touch. */
-static inline void pkvi_pool_prefetch_key(const pkv_pool *pool,
-                                          int32_t group,
-                                          const pkv_block_key *key) {
-    pkvi_prefix_index_prefetch(pool->index, group, key);
-}
 
 static inline bool pkvi_pool_has_block(const pkv_pool *pool, pkv_block_id block) {
     return block >= 0 && block < pool->num_blocks;

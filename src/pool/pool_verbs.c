@@ -248,6 +248,7 @@ pkv_status pkv_pool_cache_blocks(pkv_pool *pool,
                                  const int32_t *token_ids,
                                  int32_t num_blocks) {
     struct pkvi_publication publication = {0};
+    struct pkvi_index_home homes[CACHE_AHEAD];
     int32_t num_ahead = 0;
     pkv_status status;
 
@@ -270,8 +271,9 @@ pkv_status pkv_pool_cache_blocks(pkv_pool *pool,
     for (int32_t i = 0; i < num_blocks; i++) {
         const int32_t *own = NULL;
 
-        for (; num_ahead < num_blocks && num_ahead <= i + CACHE_AHEAD; num_ahead++) {
-            pkvi_pool_prefetch_key(pool, group, &keys[num_ahead]);
+        for (; num_ahead < num_blocks && num_ahead < i + CACHE_AHEAD; num_ahead++) {
+            homes[num_ahead % CACHE_AHEAD] =
+                pkvi_prefix_index_approach(pool->index, group, &keys[num_ahead]);
         }
         if (block_ids[i] == PKV_NULL_BLOCK) {
             continue;
@@ -279,7 +281,7 @@ pkv_status pkv_pool_cache_blocks(pkv_pool *pool,
         if (token_ids != NULL) {
             own = token_ids + (size_t)i * (size_t)pool->block_sizes[group];
         }
-        pkvi_pool_publish(pool, &publication, block_ids[i], &keys[i], own);
+        pkvi_pool_publish(pool, &publication, block_ids[i], &keys[i], homes[i % CACHE_AHEAD], own);
     }
     pkvi_pool_end(pool, &publication);
     return PKV_OK;

@@ -13,27 +13,6 @@
 
 #define NO_SLOT UINT32_MAX
 
-/* Where the probe for a key starts, and its piece of hash in its place within a slot. */
-struct home {
-    uint32_t slot;
-    uint32_t tag;
-};
-
-/* Keys may come from the caller and need not be well mixed; two multiplications make them so. The
- * lineage stays out: keys that differ only there must meet, to be counted as a collision. */
-static inline struct home home_of(const struct pkvi_prefix_index *index,
-                                  int32_t group,
-                                  const pkv_block_key *key) {
-    uint64_t mixed = key->hash_low ^ (uint64_t)group * 0x9e3779b97f4a7c15u;
-    struct home home;
-
-    mixed = (mixed ^ (key->hash_high << 32 | key->hash_high >> 32)) * 0xd6e8feb86659fd93u;
-    mixed = (mixed ^ mixed >> 32) * 0xd6e8feb86659fd93u;
-    home.slot = (uint32_t)((mixed >> 32) * index->num_slots >> 32);
-    home.tag = (uint32_t)mixed & index->tag_mask;
-    return home;
-}
-
 static inline uint32_t next_slot(const struct pkvi_prefix_index *index, uint32_t slot) {
     return slot + 1 == index->num_slots ? 0 : slot + 1;
 }
@@ -79,7 +58,7 @@ static inline bool slot_matches(struct pkvi_prefix_index *index,
                                 uint32_t value,
                                 int32_t group,
                                 const pkv_block_key *key,
-                                struct home home,
+                                struct pkvi_index_home home,
                                 bool is_lookup) {
     pkv_block_id block = block_in(index, value);
     const pkv_block_key *other = &index->entries[block].key;
@@ -100,7 +79,7 @@ static inline bool slot_matches(struct pkvi_prefix_index *index,
 static inline uint32_t find_slot(struct pkvi_prefix_index *index,
                                  int32_t group,
                                  const pkv_block_key *key,
-                                 struct home home,
+                                 struct pkvi_index_home home,
                                  bool is_lookup,
                                  uint32_t *empty,
                                  uint32_t *distance) {
@@ -150,7 +129,7 @@ static pkv_block_id oldest_with_tokens(struct pkvi_prefix_index *index,
 static pkv_block_id find_block(struct pkvi_prefix_index *index,
                                int32_t group,
                                const pkv_block_key *key,
-                               struct home home,
+                               struct pkvi_index_home home,
                                const int32_t *token_ids,
                                int32_t num_tokens) {
     uint32_t empty = 0;
@@ -168,7 +147,8 @@ pkv_block_id pkvi_prefix_index_find(struct pkvi_prefix_index *index,
                                     const pkv_block_key *key,
                                     const int32_t *token_ids,
                                     int32_t num_tokens) {
-    return find_block(index, group, key, home_of(index, group, key), token_ids, num_tokens);
+    return find_block(index, group, key, pkvi_prefix_index_home(index, group, key), token_ids,
+                      num_tokens);
 }
 
 /* Match `count` <= MATCH_PIECE keys that lie `stride` apart; returns how many were found. */
@@ -181,11 +161,10 @@ static int32_t match_piece(struct pkvi_prefix_index *index,
     const int32_t *token_ids = pkvi_key_cursor_tokens(cursor);
     size_t stride = (size_t)cursor->key_stride;
     int32_t num_tokens = cursor->key_stride * cursor->tokens_per_key;
-    struct home homes[MATCH_PIECE];
+    struct pkvi_index_home homes[MATCH_PIECE];
 
     for (int32_t i = 0; i < count; i++) {
-        homes[i] = home_of(index, group, &keys[(size_t)i * stride]);
-        PKVI_PREFETCH(&index->slots[homes[i].slot]);
+        homes[i] = pkvi_prefix_index_approach(index, group, &keys[(size_t)i * stride]);
     }
     for (int32_t i = 0; i < count; i++) {
         pkv_block_id block = block_in(index, index->slots[homes[i].slot]);
@@ -228,12 +207,6 @@ int32_t pkvi_prefix_index_match(struct pkvi_prefix_index *index,
     return num_hits;
 }
 
-void pkvi_prefix_index_prefetch(const struct pkvi_prefix_index *index,
-                                int32_t group,
-                                const pkv_block_key *key) {
-    PKVI_PREFETCH(&index->slots[home_of(index, group, key).slot]);
-}
-
 int32_t pkvi_prefix_index_num_copies(const struct pkvi_prefix_index *index, pkv_block_id block) {
     int32_t count = 0;
     pkv_block_id other = block;
@@ -245,10 +218,11 @@ int32_t pkvi_prefix_index_num_copies(const struct pkvi_prefix_index *index, pkv_
     return count;
 }
 
-int32_t pkvi_prefix_index_insert(struct pkvi_prefix_index *index, pkv_block_id block) {
+int32_t pkvi_prefix_index_insert(struct pkvi_prefix_index *index,
+                                 pkv_block_id block,
+                                 struct pkvi_index_home home) {
     struct pkvi_block_entry *entry = &index->entries[block];
     int32_t group = (int32_t)index->states[block].group;
-    struct home home = home_of(index, group, &entry->key);
     uint32_t empty = 0;
     uint32_t distance = 0;
     uint32_t slot = find_slot(index, group, &entry->key, home, false, &empty, &distance);
@@ -286,7 +260,9 @@ static uint32_t distance_of(const struct pkvi_prefix_index *index, uint32_t slot
     if (field < index->distance_mask) {
         return field;
     }
-    home = home_of(index, (int32_t)index->states[block].group, &index->entries[block].key).slot;
+    home = pkvi_prefix_index_home(index, (int32_t)index->states[block].group,
+                                  &index->entries[block].key)
+               .slot;
     return slot >= home ? slot - home : slot + index->num_slots - home;
 }
 
@@ -321,7 +297,9 @@ static void shift_back(struct pkvi_prefix_index *index, uint32_t hole) {
 
 /* The slot that names `block`, found by number so that no key is read; NO_SLOT when an older copy
  * has the slot. */
-static uint32_t slot_naming(struct pkvi_prefix_index *index, pkv_block_id block, struct home home) {
+static uint32_t slot_naming(struct pkvi_prefix_index *index,
+                            pkv_block_id block,
+                            struct pkvi_index_home home) {
     uint32_t slot = home.slot;
     uint32_t num_probed = 1;
 
@@ -336,7 +314,7 @@ static uint32_t slot_naming(struct pkvi_prefix_index *index, pkv_block_id block,
 /* Take one out of the count of copies, which moves when the oldest goes. Returns the rest. */
 static int32_t uncount_copy(struct pkvi_prefix_index *index,
                             pkv_block_id block,
-                            struct home home,
+                            struct pkvi_index_home home,
                             uint32_t slot) {
     const struct pkvi_block_entry *entry = &index->entries[block];
     pkv_block_id oldest = block;
@@ -360,9 +338,10 @@ static int32_t uncount_copy(struct pkvi_prefix_index *index,
     return count;
 }
 
-int32_t pkvi_prefix_index_remove(struct pkvi_prefix_index *index, pkv_block_id block) {
+int32_t pkvi_prefix_index_remove(struct pkvi_prefix_index *index,
+                                 pkv_block_id block,
+                                 struct pkvi_index_home home) {
     struct pkvi_block_entry *entry = &index->entries[block];
-    struct home home = home_of(index, (int32_t)index->states[block].group, &entry->key);
     uint32_t slot = slot_naming(index, block, home);
     struct pkvi_links copies = entry->copies;
     int32_t count = uncount_copy(index, block, home, slot);
@@ -401,13 +380,14 @@ static const char *check_slot(const struct pkvi_prefix_index *index,
     uint32_t value = index->slots[slot];
     pkv_block_id oldest = block_in(index, value);
     pkv_block_id block = oldest;
-    struct home home;
+    struct pkvi_index_home home;
     uint32_t distance = 0;
 
     if (oldest <= 0 || oldest >= num_blocks || !index->states[oldest].is_keyed) {
         return "I4: an index slot names a block without key";
     }
-    home = home_of(index, (int32_t)index->states[oldest].group, &index->entries[oldest].key);
+    home = pkvi_prefix_index_home(index, (int32_t)index->states[oldest].group,
+                                  &index->entries[oldest].key);
     distance = distance_of(index, slot);
     if (home.tag != (value & index->tag_mask) ||
         (home.slot + distance) % index->num_slots != slot) {

@@ -88,6 +88,36 @@ static inline void pkvi_key_cursor_advance(struct pkvi_key_cursor *cursor) {
     pkvi_key_cursor_skip(cursor, 1);
 }
 
+/* Where the probe for a key starts, and its piece of hash in its place within a slot. */
+struct pkvi_index_home {
+    uint32_t slot;
+    uint32_t tag;
+};
+
+/* Keys may come from the caller and need not be well mixed; two multiplications make them so. The
+ * lineage stays out: keys that differ only there must meet, to be counted as a collision. */
+static inline struct pkvi_index_home pkvi_prefix_index_home(const struct pkvi_prefix_index *index,
+                                                            int32_t group,
+                                                            const pkv_block_key *key) {
+    uint64_t mixed = key->hash_low ^ (uint64_t)group * 0x9e3779b97f4a7c15u;
+    struct pkvi_index_home home;
+
+    mixed = (mixed ^ (key->hash_high << 32 | key->hash_high >> 32)) * 0xd6e8feb86659fd93u;
+    mixed = (mixed ^ mixed >> 32) * 0xd6e8feb86659fd93u;
+    home.slot = (uint32_t)((mixed >> 32) * index->num_slots >> 32);
+    home.tag = (uint32_t)mixed & index->tag_mask;
+    return home;
+}
+
+/* The same, reading ahead what an insert, a find or a removal will touch. */
+static inline struct pkvi_index_home pkvi_prefix_index_approach(
+    const struct pkvi_prefix_index *index, int32_t group, const pkv_block_key *key) {
+    struct pkvi_index_home home = pkvi_prefix_index_home(index, group, key);
+
+    PKVI_PREFETCH(&index->slots[home.slot]);
+    return home;
+}
+
 /* Carve and clear the slots; `entries`, `states`, the token fields and `copy_counts` are set by the
  * caller. */
 void pkvi_prefix_index_carve(struct pkvi_prefix_index *index,
@@ -106,18 +136,17 @@ pkv_block_id pkvi_prefix_index_find(struct pkvi_prefix_index *index,
                                     const int32_t *token_ids,
                                     int32_t num_tokens);
 
-/* Read ahead for an insert, a find, or a removal of a block whose entry is set. */
-void pkvi_prefix_index_prefetch(const struct pkvi_prefix_index *index,
-                                int32_t group,
-                                const pkv_block_key *key);
-
-/* Add `block`, whose entry.key and state.group are set, as the youngest of its key. Returns how many
+/* Add `block`, whose entry.key and state.group are set and have that home, as the youngest of its key. Returns how many
  * blocks carry the key now; 1 where copies are not counted. */
-int32_t pkvi_prefix_index_insert(struct pkvi_prefix_index *index, pkv_block_id block);
+int32_t pkvi_prefix_index_insert(struct pkvi_prefix_index *index,
+                                 pkv_block_id block,
+                                 struct pkvi_index_home home);
 
-/* Take `block` out and clear its key. Returns how many blocks still carry the key; 0 where copies
+/* Take `block`, whose key has that home, out and clear its key. Returns how many blocks still carry the key; 0 where copies
  * are not counted. */
-int32_t pkvi_prefix_index_remove(struct pkvi_prefix_index *index, pkv_block_id block);
+int32_t pkvi_prefix_index_remove(struct pkvi_prefix_index *index,
+                                 pkv_block_id block,
+                                 struct pkvi_index_home home);
 
 /* Forget everything. O(slots). */
 void pkvi_prefix_index_clear(struct pkvi_prefix_index *index, int32_t num_blocks);
