@@ -99,6 +99,28 @@ static void watermark_and_reservation_keep_blocks_free(void **state) {
     }
 }
 
+static void watermark_refuses_even_a_step_that_needs_no_block(void **state) {
+    pkv_manager *manager = make_small_manager(4, 16);
+    pkv_request request = open_prompt(manager, "0..39");
+    pkv_slots_args args = slots_of(40, 1);
+    pkv_slots slots = make_slots();
+
+    (void)state;
+    admit(manager, request);
+    append_tokens(manager, request, "40");
+    args.num_watermark_blocks = 1;
+    assert_int_equal(pkv_allocate_slots(manager, request, &args, &slots), PKV_NO_FREE_BLOCKS);
+    assert_int_equal(slots.num_missing_blocks, 1);
+    args.num_watermark_blocks = 0;
+    args.num_reserved_blocks = 2;
+    assert_int_equal(pkv_allocate_slots(manager, request, &args, &slots), PKV_NO_FREE_BLOCKS);
+    assert_int_equal(slots.num_missing_blocks, 2);
+    args.num_reserved_blocks = 0;
+    assert_int_equal(pkv_allocate_slots(manager, request, &args, &slots), PKV_OK);
+    assert_int_equal(slots.num_new_blocks, 0);
+    assert_int_equal(slots.row, info_of(manager, request).row);
+}
+
 /* ---- never fits ------------------------------------------------------------------------------ */
 
 static void never_fits_is_told_apart_from_not_now(void **state) {
@@ -332,6 +354,7 @@ int main(void) {
         fixture_test(must_fit_looks_at_all_tokens_not_at_the_chunk),
         fixture_test(must_fit_refusal_does_not_drop_blocks_behind_the_window),
         fixture_test(watermark_and_reservation_keep_blocks_free),
+        fixture_test(watermark_refuses_even_a_step_that_needs_no_block),
         fixture_test(never_fits_is_told_apart_from_not_now),
         fixture_test(never_fits_is_not_said_of_a_request_that_holds_blocks),
         fixture_test(never_fits_ignores_the_watermark_and_hits),

@@ -325,6 +325,86 @@ static void need_counts_an_evictable_hit_once(void **state) {
     assert_int_equal(num_table_blocks(manager, second, 0), 2);
 }
 
+/* A window of 64 whose first 80 tokens are cached and free: blocks 2 to 5 are in it. */
+static pkv_request open_behind_a_cached_window(pkv_manager *manager) {
+    pkv_request first = open_prompt(manager, "0..79");
+    pkv_request second = open_prompt(manager, "0..79 1000..1099");
+
+    admit(manager, first);
+    end_request(manager, first);
+    assert_int_equal(find_hit(manager, second), 80);
+    assert_string_equal(hit_text(manager, second, 0), "0 2 3 4 5");
+    return second;
+}
+
+static void need_counts_no_hit_that_tokens_from_elsewhere_leave_behind(void **state) {
+    const pkv_group_config group = window_group(16, 64);
+    pkv_manager *manager = make_hybrid_manager(31, &group, 1);
+    pkv_request request = open_behind_a_cached_window(manager);
+    pkv_slots_args args = slots_of(0, 16);
+    pkv_slots slots = make_slots();
+
+    (void)state;
+    /* 144 tokens are computed then, and the first 81 out of sight: five columns, all hits. */
+    args.num_new_computed_tokens = 80;
+    args.num_external_computed_tokens = 64;
+    assert_int_equal(measure_need(manager, request, args), 5);
+    assert_int_equal(pkv_allocate_slots(manager, request, &args, &slots), PKV_OK);
+    assert_string_equal(table_text(manager, request, 0), "0 0 0 0 0 6 7 8 9 10");
+    assert_string_equal(new_text(manager, request, 0), "10");
+    assert_int_equal(slots.num_new_blocks, 1);
+    assert_string_equal(refs_text(manager, 1, 5), "0 0 0 0 0");
+}
+
+static void need_counts_hits_that_tokens_from_elsewhere_leave_in_sight(void **state) {
+    const pkv_group_config group = window_group(16, 64);
+    pkv_manager *manager = make_hybrid_manager(31, &group, 1);
+    pkv_request request = open_behind_a_cached_window(manager);
+    pkv_slots_args args = slots_of(0, 16);
+
+    (void)state;
+    /* 112 computed tokens put 49 out of sight, three columns: two hits stay, three blocks come. */
+    args.num_new_computed_tokens = 80;
+    args.num_external_computed_tokens = 32;
+    assert_int_equal(measure_need(manager, request, args), 5);
+    assert_int_equal(pkv_allocate_slots(manager, request, &args, NULL), PKV_OK);
+    assert_string_equal(table_text(manager, request, 0), "0 0 0 4 5 6 7 8");
+    assert_string_equal(refs_text(manager, 1, 5), "0 0 0 1 1");
+}
+
+static void tokens_from_elsewhere_before_the_chunk_get_no_block_of_their_own(void **state) {
+    const pkv_group_config group = chunked_group(16, 20);
+    pkv_manager *manager = make_hybrid_manager(31, &group, 1);
+    pkv_request request = open_prompt(manager, "0..39");
+    pkv_slots_args args = slots_of(0, 1);
+
+    (void)state;
+    /* The next chunk begins at 20, inside the second block, which is new for this step. */
+    args.num_external_computed_tokens = 20;
+    assert_int_equal(pkv_allocate_slots(manager, request, &args, NULL), PKV_OK);
+    assert_string_equal(table_text(manager, request, 0), "0 1");
+    assert_string_equal(new_text(manager, request, 0), "1");
+}
+
+static void tokens_from_elsewhere_are_capped_at_the_longest_sequence(void **state) {
+    const pkv_group_config group = window_group(16, 32);
+    pkv_manager_config config = small_config(31, 16);
+    pkv_slots_args args = slots_of(150, 1);
+    pkv_manager *manager;
+    pkv_request request;
+
+    (void)state;
+    config.groups = &group;
+    config.num_groups = 1;
+    config.max_model_len = 160;
+    manager = make_manager(&config);
+    request = open_prompt(manager, "0..154");
+    assert_int_equal(allocate(manager, request, 0, 155), PKV_OK);
+    args.num_external_computed_tokens = INT32_MAX;
+    assert_int_equal(pkv_allocate_slots(manager, request, &args, NULL), PKV_OK);
+    assert_string_equal(table_text(manager, request, 0), "0 0 0 0 0 0 0 0 9 10");
+}
+
 static void need_of_each_chunk_is_what_is_then_taken(void **state) {
     const pkv_group_config group = window_group(4, 8);
     pkv_manager_config config = small_config(33, 4);
@@ -366,6 +446,10 @@ int main(void) {
         fixture_test(need_counts_free_hits_but_no_nulls),
         fixture_test(need_counts_held_hits_as_free_of_cost),
         fixture_test(need_counts_an_evictable_hit_once),
+        fixture_test(need_counts_no_hit_that_tokens_from_elsewhere_leave_behind),
+        fixture_test(need_counts_hits_that_tokens_from_elsewhere_leave_in_sight),
+        fixture_test(tokens_from_elsewhere_before_the_chunk_get_no_block_of_their_own),
+        fixture_test(tokens_from_elsewhere_are_capped_at_the_longest_sequence),
         fixture_test(need_of_each_chunk_is_what_is_then_taken),
     };
 
