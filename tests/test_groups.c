@@ -153,6 +153,23 @@ static void eagle_window_needs_one_block_more(void **state) {
     assert_int_equal(find_hit(manager, open_prompt(manager, "0..36")), 0);
 }
 
+static void eagle_group_beside_an_equal_one_without_shortens_both(void **state) {
+    const pkv_group_config kinds[] = {full_group(16), window_group(16, 32)};
+
+    (void)state;
+    for (int32_t kind = 0; kind < 2; kind++) {
+        for (int32_t eagle_index = 0; eagle_index < 2; eagle_index++) {
+            pkv_group_config groups[] = {kinds[kind], kinds[kind]};
+            pkv_manager *manager;
+
+            groups[eagle_index].eagle = true;
+            manager = make_hybrid_manager(41, groups, 2);
+            admit(manager, open_prompt(manager, COMMON " 7*3"));
+            assert_int_equal(find_hit(manager, open_prompt(manager, COMMON " 5*3")), 32);
+        }
+    }
+}
+
 /* ---- combinations ---------------------------------------------------------------------------- */
 
 typedef struct combination {
@@ -376,6 +393,7 @@ int main(void) {
         fixture_test(hybrid_eagle_hit_ends_where_all_groups_agree),
         fixture_test(eagle_full_attention_recomputes_the_last_hit_block),
         fixture_test(eagle_window_needs_one_block_more),
+        fixture_test(eagle_group_beside_an_equal_one_without_shortens_both),
         fixture_test(combinations_of_kinds_hit_three_whole_blocks),
         fixture_test(combinations_with_eagle_hit_one_block_less),
         fixture_test(combinations_without_all_keys_of_a_full_group_hit_nothing),
