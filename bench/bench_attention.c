@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: the libpagedkv authors */
+
+/* bench_attention: how fast paged attention is on the CPU, beside plain reads of the same memory, a
+ * reader that walks it as the kernel does, and the same kernel on contiguous keys and values; prefill
+ * beside the way people write it by hand with a BLAS, where one was found.
+ *
+ * Method: the numbers are checked first: paged and contiguous must be the same bytes. Then all variants of a case run in turn in each round; medians of the rounds are reported,
+ * and ratios are medians of same-round ratios. Bytes of keys and values count once. */
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "attention_blas.h"
+#include "attention_setup.h"
+#include "options.h"
+#include "report.h"
+
+#define BENCH "attention"
+#define MAX_ROUNDS 64
+
+enum variant {
+    READ_SEQUENTIAL,
+    READ_TRAVERSAL,
+    KERNEL_CONTIGUOUS,
+    KERNEL_IDENTITY,
+    KERNEL_EXTENTS,
+    KERNEL_RANDOM,
+    NUM_VARIANTS
+};
+
+static const char *const variant_names[NUM_VARIANTS] = {"sequential read",    "same-traversal read",
+                                                        "kernel, contiguous", "kernel, identity",
+                                                        "kernel, extents",    "kernel, random"};
+
+static struct {
+    const char *device;
+    int32_t threads, rounds, scale;
+    bool json, prefill, decode;
+    const char *instructions;
+} options = {.device = "cpu", .threads = 1, .rounds = 7, .scale = 8, .instructions = "auto"};
+
+/* ---- Readers on as many threads as the device has */
+
+struct reader {
+    const attention_setup *setup;
+    enum variant variant;
+    int32_t part;
+    pthread_t thread;
+    uint64_t result;
+};
+
+static void *run_reader(void *context) {
+    struct reader *reader = context;
+
+    reader->result =
+        reader->variant == READ_SEQUENTIAL
+            ? attention_read_sequential(reader->setup, reader->part, options.threads)
+            : attention_read_traversal(reader->setup, TABLE_RANDOM, reader->part, options.threads);
+    return NULL;
+}
+
+/* Keeps the compiler from dropping what is read. */
+static volatile uint64_t sink;
+
+static bool read_all(const attention_setup *setup, enum variant variant) {
+    struct reader readers[PKV_MAX_CPU_THREADS];
+
+    for (int32_t i = 0; i < options.threads; i++) {
+        readers[i] = (struct reader){.setup = setup, .variant = variant, .part = i};
+        if (i > 0 && pthread_create(&readers[i].thread, NULL, run_reader, &readers[i]) != 0) {
+            return false;
+        }
+    }
+    (void)run_reader(&readers[0]);
+    for (int32_t i = 0; i < options.threads; i++) {
+        if (i > 0) {
+            (void)pthread_join(readers[i].thread, NULL);
+        }
+        sink |= readers[i].result;
+    }
+    return true;
+}
+
+/* ---- One case */
+
+/* On one thread its own processor time, which leaves out what other programs take; else the clock. */
+static int64_t now_ns(void) {
+    struct timespec time;
+
+    if (options.threads > 1) {
+        return bench_now_ns();
+    }
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* Nanoseconds of one run; negative where it failed. */
+static double time_variant(attention_setup *setup, pkv_device *device, enum variant variant) {
+    static const attention_table tables[NUM_VARIANTS] = {
+        TABLE_RANDOM, TABLE_RANDOM, TABLE_CONTIGUOUS, TABLE_IDENTITY, TABLE_EXTENTS, TABLE_RANDOM};
+    int64_t start = now_ns();
+    bool is_done = variant <= READ_TRAVERSAL
+                       ? read_all(setup, variant)
+                       : attention_setup_run(setup, device, tables[variant]) == PKV_OK;
+
+    return is_done ? (double)(now_ns() - start) : -1.0;
+}
+
+/* Paged and contiguous give the same bytes. That they are the right ones is what the tests say. */
+static bool validate(attention_setup *setup, pkv_device *device) {
+    const attention_setup_config *c = &setup->config;
+    size_t size = (size_t)c->num_requests * (size_t)c->query_len *
+                  (size_t)(c->num_query_heads * c->head_size) * pkv_dtype_size(c->query_dtype);
+    void *copy = malloc(size);
+    bool is_same = copy != NULL;
+
+    is_same = is_same && attention_setup_run(setup, device, TABLE_CONTIGUOUS) == PKV_OK;
+    if (is_same) {
+        memcpy(copy, setup->output, size);
+        is_same = attention_setup_run(setup, device, TABLE_RANDOM) == PKV_OK &&
+                  memcmp(copy, setup->output, size) == 0;
+    }
+    free(copy);
+    return is_same;
+}
+
+static double ratio(const double *a, const double *b, int32_t num_rounds) {
+    double ratios[MAX_ROUNDS];
+
+    for (int32_t i = 0; i < num_rounds; i++) {
+        ratios[i] = a[i] / b[i];
+    }
+    return bench_median(ratios, num_rounds);
+}
+
+static double median_of(const double *values, int32_t count) {
+    double copy[MAX_ROUNDS];
+
+    memcpy(copy, values, (size_t)count * sizeof *copy);
+    return bench_median(copy, count);
+}
+
+static void report_decode(const attention_setup *setup,
+                          const char *name,
+                          double times[NUM_VARIANTS][MAX_ROUNDS],
+                          bench_table *table) {
+    for (int v = 0; v < NUM_VARIANTS; v++) {
+        double rate = (double)setup->kv_size / median_of(times[v], options.rounds);
+        double to_read = ratio(times[READ_SEQUENTIAL], times[v], options.rounds);
+        double to_walk = ratio(times[READ_TRAVERSAL], times[v], options.rounds);
+        double to_contiguous = ratio(times[v], times[KERNEL_CONTIGUOUS], options.rounds);
+
+        if (options.json) {
+            char label[128];
+
+            (void)snprintf(label, sizeof label, "%s, %s", name, variant_names[v]);
+            bench_json_line(stdout, BENCH, label, "rate", "GB/s", rate, NULL, NAN);
+            bench_json_line(stdout, BENCH, label, "of read", "ratio", to_read, "sequential read",
+                            1);
+            bench_json_line(stdout, BENCH, label, "of walk", "ratio", to_walk,
+                            "same-traversal read", 1);
+            bench_json_line(stdout, BENCH, label, "time", "ratio", to_contiguous,
+                            "kernel, contiguous", 1);
+        } else {
+            bench_table_row(table, "%s|%s|%.2f|%.2f|%.2f|%.2f", v == 0 ? name : "",
+                            variant_names[v], rate, to_read, to_walk, to_contiguous);
+        }
+    }
+}
+
+static bool run_decode(pkv_device *device,
+                       const attention_setup_config *c,
+                       const char *name,
+                       bench_table *table) {
+    static double times[NUM_VARIANTS][MAX_ROUNDS];
+    attention_setup setup;
+    const char *reason;
+    bool is_good = attention_setup_create(&setup, c, device, &reason);
+
+    if (!is_good) {
+        (void)fprintf(stderr, "%s: %s\n", name, reason);
+    } else if (!validate(&setup, device)) {
+        (void)fprintf(stderr, "%s: paged and contiguous differ\n", name);
+        is_good = false;
+    } else {
+        /* Ascending blocks hold other content than was validated; the time is the same. */
+        for (int32_t round = -1; round < options.rounds; round++) {
+            for (int v = 0; v < NUM_VARIANTS; v++) {
+                times[v][round < 0 ? 0 : round] = time_variant(&setup, device, (enum variant)v);
+                is_good = is_good && times[v][round < 0 ? 0 : round] > 0.0;
+            }
+        }
+        report_decode(&setup, name, times, table);
+    }
+    attention_setup_destroy(&setup);
+    return is_good;
+}
+
+static bool run_prefill(pkv_device *device,
+                        const attention_setup_config *c,
+                        const char *name,
+                        bench_table *table) {
+    double kernel[MAX_ROUNDS], by_hand[MAX_ROUNDS];
+    attention_setup setup;
+    const char *reason;
+    double flops = 4.0 * c->num_query_heads * c->head_size * (double)c->query_len *
+                   ((double)c->seq_len - 0.5 * ((double)c->query_len - 1.0));
+    bool has_blas = attention_blas_name() != NULL;
+    bool is_good = attention_setup_create(&setup, c, device, &reason);
+
+    if (!is_good) {
+        (void)fprintf(stderr, "%s: %s\n", name, reason);
+    } else if (!validate(&setup, device)) {
+        (void)fprintf(stderr, "%s: paged and contiguous differ\n", name);
+        is_good = false;
+    } else {
+        for (int32_t round = 0; round < options.rounds; round++) {
+            kernel[round] = time_variant(&setup, device, KERNEL_RANDOM);
+            by_hand[round] = has_blas ? attention_blas_time(c, options.threads, now_ns) : NAN;
+        }
+        double rate = flops / median_of(kernel, options.rounds);
+        double peer = has_blas ? flops / median_of(by_hand, options.rounds) : NAN;
+
+        if (options.json) {
+            bench_json_line(stdout, BENCH, name, "rate", "GFLOP/s", rate,
+                            has_blas ? attention_blas_name() : NULL, peer);
+        } else {
+            bench_table_row(table, "%s|%.1f|%.1f|%.2f", name, rate, peer,
+                            has_blas ? ratio(by_hand, kernel, options.rounds) : NAN);
+        }
+    }
+    attention_setup_destroy(&setup);
+    return is_good;
+}
+
+/* ---- The cases */
+
+static const struct {
+    const char *name;
+    pkv_dtype query, kv;
+} dtypes[] = {
+    {"float32", PKV_DTYPE_FLOAT32, PKV_DTYPE_FLOAT32},
+    {"float16", PKV_DTYPE_FLOAT16, PKV_DTYPE_FLOAT16},
+    {"bfloat16", PKV_DTYPE_BFLOAT16, PKV_DTYPE_BFLOAT16},
+    {"e4m3", PKV_DTYPE_BFLOAT16, PKV_DTYPE_FLOAT8_E4M3},
+    {"int8", PKV_DTYPE_BFLOAT16, PKV_DTYPE_INT8},
+};
+#define NUM_DTYPES ((int)(sizeof dtypes / sizeof dtypes[0]))
+
+static bool run_decode_cases(pkv_device *device) {
+    static const int32_t batches[][2] = {{8, 8192}, {1, 131072}, {256, 512}};
+    static const int32_t block_sizes[] = {4, 8, 32, 64, 128, 256};
+    bench_table table;
+    char name[96];
+    bool is_good = true;
+    attention_setup_config c = {
+        .query_len = 1, .num_query_heads = 32, .num_kv_heads = 8, .head_size = 128};
+
+    bench_table_begin(&table, "<case|<variant|GB/s|of read|of walk|time / contiguous");
+    for (int d = 0; d < NUM_DTYPES; d++) {
+        c.query_dtype = dtypes[d].query;
+        c.kv_dtype = dtypes[d].kv;
+        for (int b = 0; b < 3; b++) {
+            c.block_size = 16;
+            c.num_requests =
+                batches[b][0] > options.scale ? batches[b][0] / options.scale : batches[b][0];
+            c.seq_len =
+                batches[b][0] > options.scale ? batches[b][1] : batches[b][1] / options.scale;
+            (void)snprintf(name, sizeof name, "decode %s %d x %d, block 16", dtypes[d].name,
+                           (int)c.num_requests, (int)c.seq_len);
+            is_good = run_decode(device, &c, name, &table) && is_good;
+        }
+        c.num_requests = batches[0][0];
+        c.seq_len = batches[0][1] / options.scale;
+        for (size_t b = 0; d == 2 && b < sizeof block_sizes / sizeof block_sizes[0]; b++) {
+            c.block_size = block_sizes[b];
+            (void)snprintf(name, sizeof name, "decode %s %d x %d, block %d", dtypes[d].name,
+                           (int)c.num_requests, (int)c.seq_len, (int)c.block_size);
+            is_good = run_decode(device, &c, name, &table) && is_good;
+        }
+    }
+    if (!options.json) {
+        bench_table_print(&table, stdout, 0);
+    }
+    return is_good;
+}
+
+static bool run_prefill_cases(pkv_device *device) {
+    static const int32_t shapes[][2] = {{512, 4096}, {2048, 2048}};
+    bench_table table;
+    char name[96];
+    bool is_good = true;
+    attention_setup_config c = {.num_requests = 1,
+                                .block_size = 16,
+                                .num_query_heads = 32,
+                                .num_kv_heads = 8,
+                                .head_size = 128};
+
+    bench_table_begin(&table, "<case|GFLOP/s|by hand with a BLAS|speedup");
+    for (int d = 0; d < NUM_DTYPES; d++) {
+        for (int s = 0; s < 2; s++) {
+            c.query_dtype = dtypes[d].query;
+            c.kv_dtype = dtypes[d].kv;
+            c.query_len = shapes[s][0] / (options.scale > 4 ? 4 : 1);
+            c.seq_len = shapes[s][1] / (options.scale > 4 ? 4 : 1);
+            (void)snprintf(name, sizeof name, "prefill %s %d x %d", dtypes[d].name,
+                           (int)c.query_len, (int)c.seq_len);
+            is_good = run_prefill(device, &c, name, &table) && is_good;
+        }
+    }
+    if (!options.json) {
+        (void)printf("\n");
+        bench_table_print(&table, stdout, 0);
+    }
+    return is_good;
+}
+
+static bool choose_instructions(pkv_cpu_instructions *out) {
+    static const char *const names[] = {"auto",   "reference",  "portable", "avx2",
+                                        "avx512", "avx512bf16", "neon"};
+
+    for (int i = 0; i < 7; i++) {
+        if (strcmp(names[i], options.instructions) == 0) {
+            *out = (pkv_cpu_instructions)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+int main(int argc, char **argv) {
+    const bench_option list[] = {
+        {"device", BENCH_STRING, &options.device, "KIND", "where to run: cpu", 0, 0},
+        {"instructions", BENCH_STRING, &options.instructions, "SET",
+         "auto, reference, portable, avx2, avx512, avx512bf16 or neon", 0, 0},
+        {"threads", BENCH_INT, &options.threads, "N", "threads of the device and of the readers", 1,
+         PKV_MAX_CPU_THREADS},
+        {"rounds", BENCH_INT, &options.rounds, "N", "rounds; medians are reported", 1, MAX_ROUNDS},
+        {"divide", BENCH_INT, &options.scale, "N",
+         "make the batches N times smaller; 1: up to 1.1 GB of keys and values", 1, 64},
+        {"decode", BENCH_FLAG, &options.decode, NULL, "decode only", 0, 0},
+        {"prefill", BENCH_FLAG, &options.prefill, NULL, "prefill only", 0, 0},
+        {"json", BENCH_FLAG, &options.json, NULL, "JSON lines", 0, 0},
+    };
+    const bench_program program = {"bench_attention",
+                                   "Speed of paged attention, beside reads of the same memory.",
+                                   NULL, list, (int32_t)(sizeof list / sizeof list[0])};
+    pkv_cpu_config config = {.struct_size = sizeof config};
+    pkv_device_info info = {.struct_size = sizeof info};
+    pkv_device *device;
+    int exit_code;
+
+    if (!bench_parse_options(&program, argc, argv, &exit_code)) {
+        return exit_code;
+    }
+    if (strcmp(options.device, "cpu") != 0 || !choose_instructions(&config.instructions)) {
+        (void)fprintf(stderr, "bench_attention: unknown device or instructions; try --help\n");
+        return BENCH_EXIT_USAGE;
+    }
+    config.num_threads = options.threads;
+    if (pkv_device_create_cpu(&config, &device) != PKV_OK) {
+        const char *reason = NULL;
+
+        (void)pkv_cpu_has_instructions(config.instructions, &reason);
+        (void)fprintf(stderr, "bench_attention: %s\n", reason == NULL ? "no device" : reason);
+        return BENCH_EXIT_USAGE;
+    }
+    (void)pkv_device_get_info(device, &info);
+    if (!options.json) {
+        (void)printf("%s; 32 query heads over 8 kv heads of 128\n\n", info.description);
+    }
+    bool is_good = options.prefill || run_decode_cases(device);
+    is_good = (options.decode || run_prefill_cases(device)) && is_good;
+    pkv_device_destroy(device);
+    return is_good ? BENCH_EXIT_OK : BENCH_EXIT_FAILED;
+}
