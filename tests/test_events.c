@@ -6,6 +6,8 @@
  * engine whose events are replayed into a table that must equal the pool's. */
 #include "support/fixture.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define MAX_EVENTS 4096
@@ -334,6 +336,71 @@ static void events_of_a_pool_alone_have_no_request(void **state) {
     assert_true(keys_are_equal(events[2].key, keys[0]));
 }
 
+/* ---- messages of vLLM's form ----------------------------------------------------------------- */
+
+#define MAX_MESSAGES_SIZE 4096
+
+/* The 64-bit form of a key: the low 64 bits of its digest read as a big-endian number. */
+static uint64_t integer_key(pkv_block_key key) {
+    return key.hash_low;
+}
+
+/* Group events into messages as docs/events.md says: the stored events of one call are one message,
+ * all others stand alone. One line a message: type, group, parent, hashes, number of tokens. */
+static const char *messages_of(const pkv_event *list, int32_t num_events) {
+    static char text[MAX_MESSAGES_SIZE];
+    size_t size = 0;
+
+    for (int32_t i = 0; i < num_events;) {
+        const pkv_event *first = &list[i];
+        static const char *const names[] = {"", "BlockStored", "BlockRemoved", "AllBlocksCleared"};
+
+        size += (size_t)snprintf(text + size, sizeof text - size, "%s", names[first->type]);
+        if (first->type == PKV_EVENT_BLOCK_STORED) {
+            size += (size_t)snprintf(text + size, sizeof text - size, " parent=%" PRIx64,
+                                     first->has_parent ? integer_key(first->parent_key) : 0);
+        }
+        for (; i < num_events && list[i].call_index == first->call_index; i++) {
+            if (list[i].num_keys == 1) {
+                size += (size_t)snprintf(text + size, sizeof text - size, " %" PRIx64,
+                                         integer_key(list[i].key));
+            }
+        }
+        size +=
+            (size_t)snprintf(text + size, sizeof text - size, " tokens=%d\n", first->num_tokens);
+        assert_true(size < sizeof text);
+    }
+    return text;
+}
+
+static void events_of_one_call_make_one_message(void **state) {
+    pkv_manager *manager = make_manager_with_events(5, 4);
+    pkv_request first = open_prompt(manager, "0..8");
+    pkv_request second = open_prompt(manager, "0..8 9 10 11");
+    const pkv_event *list = events;
+    pkv_block_key keys[3];
+    char expected[512];
+
+    (void)state;
+    assert_int_equal(pkv_request_get_keys(manager, second, 0, 3, keys), PKV_OK);
+    admit(manager, first);
+    admit(manager, second);
+    end_request(manager, first);
+    end_request(manager, second);
+    admit(manager, open_prompt(manager, "50..52"));
+    (void)snprintf(expected, sizeof expected,
+                   "BlockStored parent=0 %" PRIx64 " %" PRIx64 " tokens=8\n"
+                   "BlockStored parent=%" PRIx64 " %" PRIx64 " tokens=4\n",
+                   keys[0].hash_low, keys[1].hash_low, keys[1].hash_low, keys[2].hash_low);
+    assert_string_equal(messages_of(list, take_events(manager, events, MAX_EVENTS)), expected);
+
+    /* The only keyless block is in use: the next one handed out is the end of the prefix. */
+    admit(manager, open_prompt(manager, "60 61"));
+    (void)snprintf(expected, sizeof expected, "BlockRemoved %" PRIx64 " tokens=0\n",
+                   keys[2].hash_low);
+    assert_string_equal(messages_of(list, take_events(manager, events, MAX_EVENTS)), expected);
+}
+
 /* ---- replay ---------------------------------------------------------------------------------- */
 
 typedef struct replica {
@@ -437,6 +504,7 @@ int main(void) {
         fixture_test(events_off_are_none),
         fixture_test(events_token_ids_are_read_through_the_request),
         fixture_test(events_of_a_pool_alone_have_no_request),
+        fixture_test(events_of_one_call_make_one_message),
         fixture_test(events_replayed_give_the_set_of_findable_blocks),
     };
 
