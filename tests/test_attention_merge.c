@@ -32,6 +32,28 @@ static float part_lse(int part, int token) {
     }
 }
 
+/* One merged row against its weighted sums. */
+static void expect_merged(const pkv_merge_args *args, int row, const double *sum) {
+    float got_lse = ((const float *)args->lse.data)[row];
+    double step = args->output.dtype == PKV_DTYPE_BFLOAT16  ? 0x1p-8
+                  : args->output.dtype == PKV_DTYPE_FLOAT16 ? 0x1p-11
+                                                            : 0x1p-22;
+
+    if (sum[SIZE] == 0.0) {
+        assert_true(got_lse == -INFINITY);
+    } else {
+        double wanted = 140.0 + log(sum[SIZE]);
+
+        assert_true(fabs((double)got_lse - wanted) <= 1e-5 + 1e-6 * fabs(wanted));
+    }
+    for (int d = 0; d < SIZE; d++) {
+        double wanted = sum[SIZE] == 0.0 ? 0.0 : sum[d] / sum[SIZE];
+        double got = tensor_decode(args->output.data, args->output.dtype, row * SIZE + d);
+
+        assert_true(fabs(got - wanted) <= step * fabs(wanted) + 1e-6);
+    }
+}
+
 static void check_parts(const struct test_device *device,
                         pkv_dtype dtype,
                         pkv_dtype out_dtype,
@@ -75,25 +97,7 @@ static void check_parts(const struct test_device *device,
     }
     assert_int_equal(pkv_merge_states(device->device, &args, NULL), PKV_OK);
     for (int row = 0; row < TOKENS * HEADS; row++) {
-        double *sum = sums + row * (SIZE + 3);
-        float got_lse = ((const float *)args.lse.data)[row];
-
-        if (sum[SIZE] == 0.0) {
-            assert_true(got_lse == -INFINITY);
-        } else {
-            double wanted = 140.0 + log(sum[SIZE]);
-
-            assert_true(fabs((double)got_lse - wanted) <= 1e-5 + 1e-6 * fabs(wanted));
-        }
-        for (int d = 0; d < SIZE; d++) {
-            double wanted = sum[SIZE] == 0.0 ? 0.0 : sum[d] / sum[SIZE];
-            double got = tensor_decode(args.output.data, args.output.dtype, row * SIZE + d);
-            double step = args.output.dtype == PKV_DTYPE_BFLOAT16  ? 0x1p-8
-                          : args.output.dtype == PKV_DTYPE_FLOAT16 ? 0x1p-11
-                                                                   : 0x1p-22;
-
-            assert_true(fabs(got - wanted) <= step * fabs(wanted) + 1e-6);
-        }
+        expect_merged(&args, row, sums + row * (SIZE + 3));
     }
     for (int part = 0; part < num_parts; part++) {
         guarded_release(outputs[part].data, size);

@@ -145,6 +145,49 @@ static void fills(const struct test_device *device, const void *context) {
     guarded_release(wanted, POOL_SIZE);
 }
 
+/* One half of one gathered token is what the cache holds at `position` of the request. */
+static void expect_row(const struct attention_run *run,
+                       int32_t request,
+                       int64_t position,
+                       int half,
+                       const pkv_tensor *gathered,
+                       int64_t token) {
+    const pkv_tensor *cache = half == 0 ? &run->k_cache : &run->v_cache;
+    const float *scales = half == 0 ? run->k_scale.host : run->v_scale.host;
+    int64_t block =
+        ((const int32_t *)run->table.host)[run->rows[request] * run->num_columns + position / 16];
+    int64_t size = cache->shape[3];
+
+    for (int64_t head = 0; head < 2; head++) {
+        int64_t index = (block * 2 + head) * 16 + position % 16;
+        float scale = run->c.scales == CASE_SCALE_NONE    ? 1.0f
+                      : run->c.scales == CASE_SCALE_TOKEN ? scales[index]
+                      : run->c.scales == CASE_SCALE_HEAD  ? scales[head]
+                                                          : scales[0];
+
+        for (int64_t d = 0; d < size; d++) {
+            char wanted[4];
+            int64_t from = block * cache->stride[0] + head * cache->stride[1] +
+                           position % 16 * cache->stride[2] + d;
+            float exact = (float)tensor_decode(cache->data, cache->dtype, from) * scale;
+
+            tensor_encode(wanted, gathered->dtype, 0, (double)exact);
+            assert_true(
+                tensor_decode(gathered->data, gathered->dtype, (token * 2 + head) * size + d) ==
+                tensor_decode(wanted, gathered->dtype, 0));
+        }
+    }
+}
+
+static void expect_gathered(const struct attention_run *run,
+                            int32_t request,
+                            int64_t position,
+                            const pkv_gather_args *args,
+                            int64_t token) {
+    expect_row(run, request, position, 0, &args->key, token);
+    expect_row(run, request, position, 1, &args->value, token);
+}
+
 /* Gather the content of an attention case and compare it with the content itself. */
 static void check_gather(const struct test_device *device,
                          pkv_dtype kv,
@@ -183,41 +226,7 @@ static void check_gather(const struct test_device *device,
     assert_int_equal(pkv_gather(device->device, &args, NULL), PKV_OK);
     for (int i = 0; i < 3; i++) {
         for (int64_t t = starts[i]; t < starts[i + 1]; t++) {
-            int64_t position = first[i] + t - starts[i];
-            int64_t block =
-                ((const int32_t *)run.table.host)[run.rows[i] * run.num_columns + position / 16];
-
-            for (int64_t head = 0; head < 2; head++) {
-                int64_t index = (block * 2 + head) * 16 + position % 16;
-                int64_t place = scales == CASE_SCALE_TOKEN  ? index
-                                : scales == CASE_SCALE_HEAD ? head
-                                                            : 0;
-                float k_scale =
-                    scales == CASE_SCALE_NONE ? 1.0f : ((const float *)run.k_scale.host)[place];
-                float v_scale =
-                    scales == CASE_SCALE_NONE ? 1.0f : ((const float *)run.v_scale.host)[place];
-
-                for (int64_t d = 0; d < 40; d++) {
-                    char wanted[4];
-                    int64_t from = block * run.k_cache.stride[0] + head * run.k_cache.stride[1] +
-                                   position % 16 * run.k_cache.stride[2] + d;
-                    float exact = (float)tensor_decode(run.k_cache.data, kv, from) * k_scale;
-
-                    tensor_encode(wanted, out, 0, (double)exact);
-                    assert_true(tensor_decode(key, out, (t * 2 + head) * 40 + d) ==
-                                tensor_decode(wanted, out, 0));
-                }
-                for (int64_t d = 0; d < 24; d++) {
-                    char wanted[4];
-                    int64_t from = block * run.v_cache.stride[0] + head * run.v_cache.stride[1] +
-                                   position % 16 * run.v_cache.stride[2] + d;
-                    float exact = (float)tensor_decode(run.v_cache.data, kv, from) * v_scale;
-
-                    tensor_encode(wanted, out, 0, (double)exact);
-                    assert_true(tensor_decode(value, out, (t * 2 + head) * 24 + d) ==
-                                tensor_decode(wanted, out, 0));
-                }
-            }
+            expect_gathered(&run, i, first[i] + t - starts[i], &args, t);
         }
     }
     args.key.shape[0] = args.value.shape[0] = 95; /* one row too few */
