@@ -1,0 +1,48 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: the libpagedkv authors
+
+# docs/testing.md names tests: each of them is a function of a test program, and that program runs
+# it. Its list of failures counts from 1 to 59 without a gap. Whether a test tests what the row says,
+# it cannot tell.
+set -u
+LC_ALL=C
+export LC_ALL
+
+case ${1:-} in
+--help | -h) echo "usage: test_testing_doc.sh      (from anywhere)"; exit 0 ;;
+esac
+cd "$(dirname "$0")/.." || exit 2
+document=docs/testing.md
+scratch=$(mktemp -d) || exit 2
+trap 'rm -rf "$scratch"' EXIT
+num_failed=0
+num_checked=0
+
+fail() {
+    echo "$1" >&2
+    num_failed=$((num_failed + 1))
+}
+
+# A name of at least three words in backquotes in a row of a table is a test.
+grep '^|' "$document" | grep -o '`[^`]*`' | tr -d '`' |
+    grep -E '^[a-z0-9]+(_[a-z0-9]+){2,}$' | sort -u >"$scratch/names"
+while read -r name; do
+    num_checked=$((num_checked + 1))
+    file=$(grep -lE "^static void $name\(void \*\*" tests/*.c)
+    if [ -z "$file" ]; then
+        fail "$document: there is no test $name"
+    elif [ "$(grep -cw "$name" "$file")" -lt 2 ]; then
+        fail "$file: $name is never run"
+    fi
+done <"$scratch/names"
+
+grep -oE '^\| [0-9]+ \|' "$document" | tr -dc '0-9\n' >"$scratch/numbers"
+seq 1 59 >"$scratch/wanted"
+if ! cmp -s "$scratch/numbers" "$scratch/wanted"; then
+    fail "$document: the failures are not numbered from 1 to 59"
+fi
+[ "$num_checked" -gt 100 ] || fail "$document: only $num_checked names of tests were found"
+
+echo "$num_checked names of tests checked, $num_failed wrong"
+[ "$num_failed" -eq 0 ]
