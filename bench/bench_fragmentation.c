@@ -84,6 +84,20 @@ static bool set_geometry(const fragmentation_options *options, memory_experiment
     return true;
 }
 
+/* Every block size must be able to serve every request. */
+static bool check_block_sizes(const fragmentation_options *options, const memory_setup *setup) {
+    char error[MEMORY_MAX_ERROR];
+    bool is_good = memory_can_hold(setup, MEMORY_DEFAULT_BLOCK_SIZE, error);
+
+    for (int32_t i = 0; is_good && i < options->block_sizes.num_values; i++) {
+        is_good = memory_can_hold(setup, options->block_sizes.values[i], error);
+    }
+    if (!is_good) {
+        fprintf(stderr, "bench_fragmentation: %s\n", error);
+    }
+    return is_good;
+}
+
 /* ---- the runs -------------------------------------------------------------------------------- */
 
 static bool run_case(const memory_setup *setup,
@@ -337,7 +351,7 @@ int main(int argc, char **argv) {
 
     exit_code = BENCH_EXIT_USAGE;
     if (experiment != NULL && load_list(&options, &experiment->list) &&
-        set_geometry(&options, experiment)) {
+        set_geometry(&options, experiment) && check_block_sizes(&options, &experiment->setup)) {
         bool is_good = run_experiment(&options, experiment) && show(&options, experiment);
 
         exit_code = is_good ? BENCH_EXIT_OK : BENCH_EXIT_FAILED;

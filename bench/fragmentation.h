@@ -154,6 +154,10 @@ typedef struct memory_result {
     double timeline[MEMORY_NUM_POINTS][SLOTS_NUM_USES]; /* percent, means of equal runs of steps */
 } memory_result;
 
+/* Say whether a request of the longest length can be admitted by a pool of such blocks; else false
+ * with a message. */
+bool memory_can_hold(const memory_setup *setup, int32_t block_size, char *error);
+
 /* Run one case. Returns false with a message: the accounting broke, the library refused what it must
  * not refuse, or the geometry cannot hold the longest request. */
 bool memory_run(const memory_setup *setup,

@@ -223,7 +223,7 @@ static void begin_panel(FILE *script, const char *title, int64_t num_slots) {
 static void print_caption(FILE *script, const memory_setup *setup, int32_t block_size) {
     fprintf(script,
             "unset key\nset border 3 lw 0.5\nunset grid\nset xtics 200\n"
-            "set multiplot layout 1,3 margins 0.075,0.985,0.10,0.84 spacing 0.035,0 title "
+            "set multiplot layout 1,3 margins 0.09,0.985,0.10,0.84 spacing 0.035,0 title "
             "\"{/:Bold*1.15 Who holds which slot: %lld slots, paged in blocks of %d}\\n{/*0.9 one "
             "colour a "
             "request; full: written, pale: held but not written, white: held by nobody}\"\n"

@@ -120,7 +120,7 @@ static bool draw_shares(const memory_experiment *experiment,
                     "set style fill solid 1.0 border rgb 'white'\nset boxwidth 0.78\n"
                     "set yrange [0:100]\nset ylabel 'share of all slots, %%'\n"
                     "set key outside right center vertical Left reverse invert\nset bmargin 5.5\n"
-                    "set xtics font ',11'\n");
+                    "set xtics scale 0 font ',11'\n");
     print_bar_labels(script, experiment);
     fprintf(script, "plot ");
     for (int32_t use = 0; use < SLOTS_NUM_USES; use++) {

@@ -79,18 +79,25 @@ typedef struct memory_runner {
     memory_sums sums;
 } memory_runner;
 
+bool memory_can_hold(const memory_setup *setup, int32_t block_size, char *error) {
+    int64_t num_blocks = setup->num_slots / block_size;
+    int64_t num_admissible = num_blocks - 1 - num_blocks * MEMORY_WATERMARK_PERCENT / 100;
+
+    if (num_admissible * block_size >= setup->list->max_total_tokens) {
+        return true;
+    }
+    snprintf(error, MEMORY_MAX_ERROR,
+             "%lld slots in blocks of %d cannot hold the longest request (%d tokens)",
+             (long long)setup->num_slots, block_size, setup->list->max_total_tokens);
+    return false;
+}
+
 static bool begin_case(memory_runner *runner,
                        const memory_setup *setup,
                        const memory_case *of,
                        char *error) {
     if (of->layout == LAYOUT_PAGED) {
-        int64_t num_blocks = setup->num_slots / of->block_size - 1;
-        int64_t num_admissible = num_blocks - num_blocks * MEMORY_WATERMARK_PERCENT / 100 - 1;
-
-        if (num_admissible * of->block_size < setup->list->max_total_tokens) {
-            snprintf(error, MEMORY_MAX_ERROR,
-                     "%lld slots in blocks of %d cannot hold the longest request (%d tokens)",
-                     (long long)setup->num_slots, of->block_size, setup->list->max_total_tokens);
+        if (!memory_can_hold(setup, of->block_size, error)) {
             return false;
         }
         runner->paged = paged_begin(setup, of);
