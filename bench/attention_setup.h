@@ -38,8 +38,8 @@ typedef struct attention_setup {
     pkv_batch batch;
 } attention_setup;
 
-/* Allocate and fill. False where there is not enough memory or the library refuses; `reason` then says
- * why. attention_setup_destroy is called in either case. */
+/* Allocate and fill. False where there is not enough memory or the library refuses; `reason` then
+ * says why. attention_setup_destroy is called in either case. */
 bool attention_setup_create(attention_setup *setup,
                             const attention_setup_config *config,
                             pkv_device *device,

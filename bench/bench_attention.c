@@ -2,11 +2,12 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* bench_attention: how fast paged attention is on the CPU, beside plain reads of the same memory, a
- * reader that walks it as the kernel does, and the same kernel on contiguous keys and values; prefill
- * beside the way people write it by hand with a BLAS, where one was found.
+ * reader that walks it as the kernel does, and the same kernel on contiguous keys and values;
+ * prefill beside the way people write it by hand with a BLAS, where one was found.
  *
- * Method: the numbers are checked first: paged and contiguous must be the same bytes. Then all variants of a case run in turn in each round; medians of the rounds are reported,
- * and ratios are medians of same-round ratios. Bytes of keys and values count once. */
+ * Method: the numbers are checked first: paged and contiguous must be the same bytes. Then all
+ * variants of a case run in turn in each round; medians of the rounds are reported, and ratios are
+ * medians of same-round ratios. Bytes of keys and values count once. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -87,7 +88,8 @@ static bool read_all(const attention_setup *setup, enum variant variant) {
 
 /* ---- One case */
 
-/* On one thread its own processor time, which leaves out what other programs take; else the clock. */
+/* On one thread its own processor time, which leaves out what other programs take; else the
+ * clock. */
 static int64_t now_ns(void) {
     struct timespec time;
 

@@ -4,8 +4,8 @@
 /* One layer of paged attention on the CPU: make a device and a plan, write new keys and values into
  * the blocks that the table names, attend, and compare with a plain loop over contiguous memory.
  *
- * The one idea: layout is stride. The pool here is [block][2][kv_head][token][dim], so that one block
- * is one piece of memory; the kernels only ever see two views of it. */
+ * The one idea: layout is stride. The pool here is [block][2][kv_head][token][dim], so that one
+ * block is one piece of memory; the kernels only ever see two views of it. */
 #include <pagedkv.h>
 
 #include <math.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* What must not be visible in the bytes of a sequence's output: where its blocks lie, how large they
- * are, what lies in unused slots, who else is in the batch and in which order, how many threads there
- * are, and whether the plan was made for a longer length. Each property runs a base case and a
- * changed one and compares output and lse byte for byte. */
+/* What must not be visible in the bytes of a sequence's output: where its blocks lie, how large
+ * they are, what lies in unused slots, who else is in the batch and in which order, how many
+ * threads there are, and whether the plan was made for a longer length. Each property runs a base
+ * case and a changed one and compares output and lse byte for byte. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -14,7 +14,8 @@
 
 #include "support/test_devices.h"
 
-/* The base: decode, verification, chunked prefill and a long decode, on every path of the kernels. */
+/* The base: decode, verification, chunked prefill and a long decode, on every path of the
+ * kernels. */
 static const struct attention_case base_case = {
     .query_dtype = PKV_DTYPE_BFLOAT16,
     .num_query_heads = 8,

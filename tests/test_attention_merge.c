@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* Merging partial attention: against double precision; empty parts (their output may be NaN), equal
- * and far apart lse, one to 64 parts, in place; and the cascade over a shared prefix as prefix call,
- * suffix call and merge, with sinks counted once. */
+ * and far apart lse, one to 64 parts, in place; and the cascade over a shared prefix as prefix
+ * call, suffix call and merge, with sinks counted once. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -146,8 +146,8 @@ static void bad_merges(const struct test_device *device, const void *context) {
     assert_int_equal(pkv_merge_states(device->device, &args, NULL), PKV_OK);
 }
 
-/* Three requests over a shared prefix of 80 keys: one non-causal call for all their queries over the
- * prefix, one causal call over the suffixes, merged; against one call over everything. */
+/* Three requests over a shared prefix of 80 keys: one non-causal call for all their queries over
+ * the prefix, one causal call over the suffixes, merged; against one call over everything. */
 static void cascade(const struct test_device *device, const void *context) {
     enum { PREFIX = 80, NUM = 3 };
     struct attention_case whole_case = {.query_dtype = PKV_DTYPE_FLOAT16,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The device: configs, memory, choice of instructions, threads, streams and fences; and where a token
- * lies (base/paged.h), checked against 128-bit arithmetic. */
+/* The device: configs, memory, choice of instructions, threads, streams and fences; and where a
+ * token lies (base/paged.h), checked against 128-bit arithmetic. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -176,8 +176,8 @@ static void streams_and_fences_of_a_cpu_device(void **state) {
     pkv_device_destroy(other);
 }
 
-/* Many short operations on many threads: each item runs exactly once, also when there are fewer items
- * than threads. Seen through writes of the cache, whose results are exact. */
+/* Many short operations on many threads: each item runs exactly once, also when there are fewer
+ * items than threads. Seen through writes of the cache, whose results are exact. */
 static void threads_run_each_item_once(void **state) {
     pkv_cpu_config config = {.struct_size = sizeof config, .num_threads = 8};
     const int64_t cache_shape[] = {64, 1, 2, 8};

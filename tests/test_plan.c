@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The plan: every (request, key, row) is in exactly one work item, the list stays within the sizes that
- * the maxima gave, it is valid for exactly the lengths that pkv_plan_covers says, and bad batches are
- * refused without a byte written. Random batches print their seed. */
+/* The plan: every (request, key, row) is in exactly one work item, the list stays within the sizes
+ * that the maxima gave, it is valid for exactly the lengths that pkv_plan_covers says, and bad
+ * batches are refused without a byte written. Random batches print their seed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

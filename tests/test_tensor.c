@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Conversions of tensor elements on every device, over every bit pattern: reading each of the 65,536
- * (or 256) patterns of a cache dtype, and rounding to it from floats at, between and beside all of its
- * values, ties included. Seen through gather and write_kv. */
+/* Conversions of tensor elements on every device, over every bit pattern: reading each of the
+ * 65,536 (or 256) patterns of a cache dtype, and rounding to it from floats at, between and beside
+ * all of its values, ties included. Seen through gather and write_kv. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

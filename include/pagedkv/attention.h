@@ -8,9 +8,10 @@
  * The one idea: the numbers of a sequence depend on that sequence, the plan's configuration and the
  * instruction set alone. Batch, order, thread count, block size and block numbers never show.
  *
- * Shapes: T query tokens in the batch, S requests, Hq query heads, Hkv key/value heads, D head_size,
- * Dv v_head_size, B block_size, N blocks. Axis order is fixed, strides are free but the innermost,
- * which is 1; every row of D elements starts on a multiple of min(16, 8 * element size) bytes. */
+ * Shapes: T query tokens in the batch, S requests, Hq query heads, Hkv key/value heads, D
+ * head_size, Dv v_head_size, B block_size, N blocks. Axis order is fixed, strides are free but the
+ * innermost, which is 1; every row of D elements starts on a multiple of min(16, 8 * element size)
+ * bytes. */
 #ifndef PAGEDKV_ATTENTION_H
 #define PAGEDKV_ATTENTION_H
 
@@ -89,8 +90,8 @@ PKV_API size_t pkv_plan_size(const pkv_plan_config *config);
  *
  * reason  may be NULL; set to a static sentence when the config is refused.
  *
- * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED, PKV_ERROR_LIMIT (a size that does
- * not fit 2^40 bytes), PKV_ERROR_OUT_OF_MEMORY. */
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED, PKV_ERROR_LIMIT (a size that
+ * does not fit 2^40 bytes), PKV_ERROR_OUT_OF_MEMORY. */
 PKV_API pkv_status pkv_plan_init(
     const pkv_plan_config *config, void *memory, size_t size, pkv_plan **out, const char **reason);
 PKV_API pkv_status pkv_plan_create(const pkv_plan_config *config,
@@ -113,17 +114,17 @@ PKV_API pkv_status pkv_plan_sizes(const pkv_plan *plan, size_t *plan_size, size_
  * [reads plan | host only | O(work items) | no allocation | all-or-nothing]
  *
  * batch      rows, seq_lens and query_start_loc are read, for max(num_requests, padded_requests)
- *            requests. query_start_loc starts at 0 and never falls. Requests with query length 0 or
- *            length 0 give no work.
+ *            requests. query_start_loc starts at 0 and never falls. Requests with query length
+ *            0 give no work.
  * host_plan  8-byte aligned. On a CPU device it is args.plan_data; else upload its first
- *            pkv_plan_used_size bytes, on the stream of the operation and before it, and do not write
- *            it again before that copy is done.
+ *            pkv_plan_used_size bytes, on the stream of the operation and before it, and do not
+ *            write it again before that copy is done.
  *
  * Lengths are rounded up to chunk_size. The plan serves every batch that pkv_plan_covers accepts.
  *
- * Returns PKV_OK; PKV_ERROR_INVALID_ARGUMENT (a NULL array, query_start_loc that does not start at 0
- * or falls, a negative row or length, a causal query longer than its sequence); PKV_ERROR_LIMIT (a maximum
- * of the config, or `size`). host_plan is written on PKV_OK only. */
+ * Returns PKV_OK; PKV_ERROR_INVALID_ARGUMENT (a NULL array, query_start_loc that does not start at
+ * 0 or falls, a negative row or length, a causal query longer than its sequence); PKV_ERROR_LIMIT
+ * (a maximum of the config, or `size`). host_plan is written on PKV_OK only. */
 PKV_API pkv_status pkv_plan_build(const pkv_plan *plan,
                                   const pkv_batch *batch,
                                   void *host_plan,
@@ -182,12 +183,12 @@ typedef struct pkv_attention_args {
  *
  * Logit = softmax_scale * k_scale * (query . key), soft cap, ALiBi, then the mask; accumulation in
  * float. Unused slots and foreign blocks may hold anything, NaN included. A row that sees no key
- * gives output 0 and lse = its sink, or -inf. Rows of output behind the last query token stay as they
- * are. A tree mask excludes window, ALiBi and NON_CAUSAL.
+ * gives output 0 and lse = its sink, or -inf. Rows of output behind the last query token stay as
+ * they are. A tree mask excludes window, ALiBi and NON_CAUSAL.
  *
  * The cascade over a shared prefix is two calls and a merge: NON_CAUSAL over the prefix blocks (one
- * request whose query tokens are all of the batch), then each request over its own suffix, both with
- * FLOAT32 output and lse; then pkv_merge_states.
+ * request whose query tokens are all of the batch), then each request over its own suffix, both
+ * with FLOAT32 output and lse; then pkv_merge_states.
  *
  * A CPU device also checks what is in device memory: lengths against the plan, and each block id
  * that will be read against N. Other devices trust it.
@@ -226,12 +227,12 @@ typedef struct pkv_write_kv_args {
  * [enqueues on stream | no allocation | all-or-nothing as to refusals]
  *
  * Cache dtype: key's own; FLOAT8_E4M3 or INT8 with scales (absent = 1); FLOAT16 or BFLOAT16 from
- * FLOAT32. Stored = nearest-even(value / scale), saturated at 448 or 127. A scale per token and head
- * is max |value| / 448 (or / 127) over the finite elements; 0 where all are 0, and then 0 is stored.
- * NaN stays NaN in FLOAT8_E4M3 and becomes 0 in INT8. No two tokens may have the same slot.
+ * FLOAT32. Stored = nearest-even(value / scale), saturated at 448 or 127. A scale per token and
+ * head is max |value| / 448 (or / 127) over the finite elements; 0 where all are 0, and then 0 is
+ * stored. NaN stays NaN in FLOAT8_E4M3 and becomes 0 in INT8. No two tokens may have the same slot.
  *
- * Returns as pkv_attention. A CPU device refuses slots and positions that are out of range before it
- * writes anything. */
+ * Returns as pkv_attention. A CPU device refuses slots and positions that are out of range before
+ * it writes anything. */
 PKV_API pkv_status pkv_write_kv(pkv_device *device,
                                 const pkv_write_kv_args *args,
                                 pkv_stream stream);
@@ -253,8 +254,8 @@ typedef struct pkv_merge_args {
 /* Merge attention over disjoint sets of keys into attention over their union, in part order.
  * [enqueues on stream | no allocation | all-or-nothing as to refusals]
  *
- * A part with lse = -inf is empty: its output is not read. All empty: output 0, lse -inf. The output
- * may be the same view as one of the parts, and lse the same as that part's.
+ * A part with lse = -inf is empty: its output is not read. All empty: output 0, lse -inf. The
+ * output may be the same view as one of the parts, and lse the same as that part's.
  *
  * Returns as pkv_attention. */
 PKV_API pkv_status pkv_merge_states(pkv_device *device,

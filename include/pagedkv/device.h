@@ -5,7 +5,8 @@
  * and the making of a CPU device (other kinds have an opt-in header each). It knows nothing of
  * requests, keys or the pool.
  *
- * The one idea: layout is stride. No layout enumeration exists; a view says where each element is. */
+ * The one idea: layout is stride. No layout enumeration exists; a view says where each element
+ * is. */
 #ifndef PAGEDKV_DEVICE_H
 #define PAGEDKV_DEVICE_H
 
@@ -73,12 +74,12 @@ static inline size_t pkv_dtype_size(pkv_dtype dtype) {
 
 /* Instruction sets of the CPU device. Values are part of the ABI. */
 typedef enum pkv_cpu_instructions {
-    PKV_CPU_AUTO = 0,      /* the best that this processor and system have */
-    PKV_CPU_REFERENCE = 1, /* plain loops in double precision: the specification; slow */
-    PKV_CPU_PORTABLE = 2,  /* what every processor of the architecture has */
-    PKV_CPU_AVX2 = 3,      /* with FMA and F16C */
-    PKV_CPU_AVX512 = 4,    /* F, BW, DQ, VL */
-    PKV_CPU_AVX512_BF16 = 5,
+    PKV_CPU_AUTO = 0,        /* the best that this processor and system have */
+    PKV_CPU_REFERENCE = 1,   /* plain loops in double precision: the specification; slow */
+    PKV_CPU_PORTABLE = 2,    /* what every processor of the architecture has */
+    PKV_CPU_AVX2 = 3,        /* with FMA and F16C */
+    PKV_CPU_AVX512 = 4,      /* F, BW, DQ, VL */
+    PKV_CPU_AVX512_BF16 = 5, /* reserved: no build has it */
     PKV_CPU_NEON = 6
 } pkv_cpu_instructions;
 
@@ -123,8 +124,8 @@ typedef struct pkv_device_info {
 /* Say whether a CPU device can use `instructions` here.
  * [any thread | O(1) | no allocation]
  *
- * reason  may be NULL; set to a static sentence where the answer is false: the build lacks them, the
- *         processor lacks them, or the operating system does not save their registers. */
+ * reason  may be NULL; set to a static sentence where the answer is false: the build lacks them,
+ *         the processor lacks them, or the operating system does not save their registers. */
 PKV_API bool pkv_cpu_has_instructions(pkv_cpu_instructions instructions, const char **reason);
 
 /* Bytes that a CPU device of this config needs, all scratch memory of its workers included.
@@ -138,8 +139,9 @@ PKV_API size_t pkv_device_cpu_size(const pkv_cpu_config *config);
  *
  * config  NULL is the default config.   memory  64-byte aligned, lives until destroy.
  *
- * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED (instructions that are not there;
- * an unknown member of config), PKV_ERROR_DEVICE (a thread cannot be started; nothing stays). */
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED (instructions that are not
+ * there; an unknown member of config), PKV_ERROR_DEVICE (a thread cannot be started; nothing
+ * stays). */
 PKV_API pkv_status pkv_device_init_cpu(const pkv_cpu_config *config,
                                        void *memory,
                                        size_t size,
@@ -155,8 +157,8 @@ PKV_API void pkv_device_destroy(pkv_device *device);
 
 /* Wait until everything enqueued on `stream` is done. CPU operations are done when they return.
  *
- * Returns PKV_OK; PKV_ERROR_INVALID_ARGUMENT for a stream that is not of this device (a CPU device has
- * the default stream only); PKV_ERROR_DEVICE for a failure of an earlier operation. */
+ * Returns PKV_OK; PKV_ERROR_INVALID_ARGUMENT for a stream that is not of this device (a CPU device
+ * has the default stream only); PKV_ERROR_DEVICE for a failure of an earlier operation. */
 PKV_API pkv_status pkv_device_synchronize(pkv_device *device, pkv_stream stream);
 
 /* Say in words why the last failing call on this device failed.

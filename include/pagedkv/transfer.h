@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Moving whole blocks: copy inside a pool, swap between pools, gather into contiguous tensors, fill.
- * Which blocks move is decided elsewhere.
+/* Moving whole blocks: copy inside a pool, swap between pools, gather into contiguous tensors,
+ * fill. Which blocks move is decided elsewhere.
  *
  * The one idea: a block is block_bytes bytes at number * stride, in each layer. A byte view
  * [num_layers, num_blocks, block_bytes] of UINT8 says all of it; bytes between block_bytes and the
@@ -39,8 +39,8 @@ PKV_API pkv_status pkv_copy_blocks(pkv_device *device,
  * [enqueues on stream | no allocation | all-or-nothing as to refusals]
  *
  * source, target  as above, with the same num_layers and block_bytes; they must not overlap.
- * copies          source numbers blocks of `source`, target those of `target`. No target twice, none
- *                 the null block; a source may repeat.
+ * copies          source numbers blocks of `source`, target those of `target`. No target twice,
+ *                 none the null block; a source may repeat.
  *
  * Returns as pkv_copy_blocks. */
 PKV_API pkv_status pkv_swap_blocks(pkv_device *device,

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Fast attention, the part that is the same for every instruction set: work items become tiles, tiles
- * become rows of the output or partial rows of the workspace, partial rows are merged.
+/* Fast attention, the part that is the same for every instruction set: work items become tiles,
+ * tiles become rows of the output or partial rows of the workspace, partial rows are merged.
  *
- * The one idea: a row that was not split goes through the same last step as a merged one (the weight
- * of a single part is exactly 1), so that splitting is not visible where only one part has keys. */
+ * The one idea: a row that was not split goes through the same last step as a merged one (the
+ * weight of a single part is exactly 1), so that splitting is not visible where only one part has
+ * keys. */
 #include <math.h>
 #include <string.h>
 
@@ -152,7 +153,8 @@ static void set_up_tile(const struct job *job,
 
 /* ---- From tile to output */
 
-/* Divide a row by its denominator and store it: `maximum` and `sum` in base 2, sinks not included. */
+/* Divide a row by its denominator and store it: `maximum` and `sum` in base 2, sinks not
+ * included. */
 static void finish_row(const struct job *job,
                        struct packed_row packed,
                        int32_t head,

@@ -4,9 +4,9 @@
 /* Attention of up to 8 query rows (decode): bound by memory. Included by one file for each
  * instruction set, behind its vector header.
  *
- * The one idea: keys are read row by row in address order and each vector of a key is used for every
- * query row at once; meanwhile the values of the same step are fetched, and while the values are
- * used, the keys of the next step. Scores stand as [key][row], so that softmax runs over whole
+ * The one idea: keys are read row by row in address order and each vector of a key is used for
+ * every query row at once; meanwhile the values of the same step are fetched, and while the values
+ * are used, the keys of the next step. Scores stand as [key][row], so that softmax runs over whole
  * vectors and the weights of one key lie side by side.
  *
  * Row counts are padded to 1, 2, 4 or 8 with zero queries, whose results nobody reads. */
@@ -141,8 +141,8 @@ INLINE void few_softmax(struct few_state *state, float *scores, int32_t count, c
     vector_store(state->sum, sum);
 }
 
-/* accumulator[row][column ...] += sum over keys of weight * value, for `num_vectors` vectors; or for
- * the half vector at the end of a row. */
+/* accumulator[row][column ...] += sum over keys of weight * value, for `num_vectors` vectors; or
+ * for the half vector at the end of a row. */
 INLINE void few_slab(const struct pkvi_cpu_tile *tile,
                      const struct pkvi_cpu_rows *rows,
                      const struct pkvi_cpu_rows *next,

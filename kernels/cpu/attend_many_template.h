@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Attention of up to 64 query rows (prefill, large groups): bound by arithmetic. Included by one file
- * for each instruction set, behind attend_few_template.h.
+/* Attention of up to 64 query rows (prefill, large groups): bound by arithmetic. Included by one
+ * file for each instruction set, behind attend_few_template.h.
  *
  * The one idea: lanes are query rows. The query is packed once as [panel][dimension][2 vectors of
  * rows]; keys are converted to float once for each step and broadcast, so that scores come out as
@@ -98,8 +98,8 @@ INLINE void many_pack_values(const struct pkvi_cpu_tile *tile,
 
 /* ---- The register block, used for both products */
 
-/* target[i][0 .. PANEL) += sum over k of left(i, k) * right[k][0 .. PANEL), for i < num_rows. `left`
- * steps by left_row from row to row and by left_k from k to k. */
+/* target[i][0 .. PANEL) += sum over k of left(i, k) * right[k][0 .. PANEL), for i < num_rows.
+ * `left` steps by left_row from row to row and by left_k from k to k. */
 INLINE void many_block(float *target,
                        int64_t target_pitch,
                        const float *left,

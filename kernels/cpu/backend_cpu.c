@@ -2,7 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* The CPU device: how it is made, and its table of functions. Operations run in the calling thread
- * and the device's workers and are done when they return, so that streams and fences are trivial. */
+ * and the device's workers and are done when they return, so that streams and fences are
+ * trivial. */
 #include <stdio.h>
 #include <string.h>
 

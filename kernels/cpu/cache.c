@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Fast writing, gathering and merging: rows go through float scratch memory with the row conversions
- * of the instruction set. What is computed is said in reference_cache.c and reference.c.
+/* Fast writing, gathering and merging: rows go through float scratch memory with the row
+ * conversions of the instruction set. What is computed is said in reference_cache.c and
+ * reference.c.
  *
  * The one idea: an item is a few tokens; tokens never share a row, so items are independent. */
 #include <math.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* One element of a tensor to and from float, exactly as the formats define it: the specification that
- * the vector conversions are tested against.
+/* One element of a tensor to and from float, exactly as the formats define it: the specification
+ * that the vector conversions are tested against.
  *
  * The one idea: float16, bfloat16 and e4m3 are rounded to nearest, ties to even, by integer
  * arithmetic on the bits of the float. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* What the files of the CPU backend share: the device, the table of functions that an instruction set
- * provides, and the tile of work that its attention kernels get.
+/* What the files of the CPU backend share: the device, the table of functions that an instruction
+ * set provides, and the tile of work that its attention kernels get.
  *
  * The one idea: everything that needs no vector registers (addresses, masks, merging) is compiled
  * once; an instruction set brings two attention kernels and two row conversions. */
@@ -34,8 +34,9 @@ struct pkvi_cpu_scratch {
     float factor[PKVI_CPU_MAX_ROWS];
 };
 
-/* Rows of one request and one kv head against a range of keys. Logits are in base 2: the logarithm of
- * e is in the loaded query rows, or in `second_scale` where soft cap or ALiBi stand between the two. */
+/* Rows of one request and one kv head against a range of keys. Logits are in base 2: the logarithm
+ * of e is in the loaded query rows, or in `second_scale` where soft cap or ALiBi stand between the
+ * two. */
 struct pkvi_cpu_tile {
     const struct pkvi_attention *op;
     const pkv_block_id *table;
@@ -147,9 +148,10 @@ void pkvi_cpu_find_rows(const struct pkvi_cpu_tile *tile,
                         int32_t count,
                         struct pkvi_cpu_rows *out);
 
-/* The three passes over scores[key][row_pitch] of keys [first, first + count), in this order with the
- * kernel's own soft cap behind the first: scale of each key, ALiBi and second scale, mask. Each but
- * the mask does nothing where it is not asked for; the mask sets what a row does not see to -inf. */
+/* The three passes over scores[key][row_pitch] of keys [first, first + count), in this order with
+ * the kernel's own soft cap behind the first: scale of each key, ALiBi and second scale, mask. Each
+ * but the mask does nothing where it is not asked for; the mask sets what a row does not see to
+ * -inf. */
 void pkvi_cpu_scale_scores(const struct pkvi_cpu_tile *tile,
                            int64_t first,
                            int32_t count,

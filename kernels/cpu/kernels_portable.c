@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The templates in the compiler's own vectors of 4: what every processor of the architecture has. */
+/* The templates in the compiler's own vectors of 4: what every processor of the architecture
+ * has. */
 #include "kernels/cpu/vector_portable.h"
 
 #include "kernels/cpu/attend_few_template.h"

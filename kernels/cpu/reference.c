@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The specification of attention and of merging: plain loops, one element at a time, accumulation in
- * double. Speed is no aim here; a reader is to see what is computed.
+/* The specification of attention and of merging: plain loops, one element at a time, accumulation
+ * in double. Speed is no aim here; a reader is to see what is computed.
  *
  *   logit(i, j) = softmax_scale * k_scale(j) * sum_d query(i, d) * key(j, d)
  *   logit       = softcap * tanh(logit / softcap)                                 where softcap > 0

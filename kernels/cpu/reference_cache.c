@@ -3,8 +3,8 @@
 
 /* The specification of writing the cache and of gathering from it, element by element.
  *
- *   NeoX:         rotated(i) = x(i) cos(i) - x(i + R/2) sin(i), rotated(i + R/2) = x(i + R/2) cos(i) + x(i) sin(i)
- *   interleaved:  the same with 2i and 2i + 1 in place of i and i + R/2
+ *   NeoX:         rotated(i) = x(i) cos(i) - x(i + R/2) sin(i), rotated(i + R/2) = x(i + R/2)
+ *   cos(i) + x(i) sin(i) interleaved:  the same with 2i and 2i + 1 in place of i and i + R/2
  *   stored        = nearest-even(rotated / scale), saturated
  *   dynamic scale = max |rotated| over the finite elements / largest stored value */
 #include "base/paged.h"

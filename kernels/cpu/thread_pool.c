@@ -3,8 +3,8 @@
 
 /* A loop over items on a fixed set of threads: one job at a time, items dealt by a counter.
  *
- * The one idea: a job is published under the mutex and ended under the mutex; in between each thread
- * only touches the item counter. Which thread runs an item never matters to a result. */
+ * The one idea: a job is published under the mutex and ended under the mutex; in between each
+ * thread only touches the item counter. Which thread runs an item never matters to a result. */
 #include "kernels/cpu/thread_pool.h"
 
 #include <pthread.h>

@@ -18,8 +18,8 @@ struct pkvi_thread_pool *pkvi_thread_pool_start(void *memory, int32_t num_thread
 /* End and join all threads. */
 void pkvi_thread_pool_stop(struct pkvi_thread_pool *pool);
 
-/* Call `body` once for each item of [0, num_items); returns when all have returned. The caller works
- * too, as worker 0. */
+/* Call `body` once for each item of [0, num_items); returns when all have returned. The caller
+ * works too, as worker 0. */
 void pkvi_thread_pool_run(struct pkvi_thread_pool *pool,
                           int32_t num_items,
                           pkv_parallel_body body,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* What the attention kernels of every instruction set ask about a tile: where its keys and values are,
- * and what happens to scores beyond the product of query and key. Nothing here is hot: the common
- * case needs none of the passes, and addresses cost one step a key. */
+/* What the attention kernels of every instruction set ask about a tile: where its keys and values
+ * are, and what happens to scores beyond the product of query and key. Nothing here is hot: the
+ * common case needs none of the passes, and addresses cost one step a key. */
 #include <math.h>
 
 #include "base/paged.h"

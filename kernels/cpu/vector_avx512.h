@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Vectors of 16 floats with AVX-512 F, DQ, BW and VL: the words that the kernel templates are written
- * in. A row whose length is 8 more than a multiple of 16 ends in a half vector. */
+/* Vectors of 16 floats with AVX-512 F, DQ, BW and VL: the words that the kernel templates are
+ * written in. A row whose length is 8 more than a multiple of 16 ends in a half vector. */
 #ifndef PKVI_CPU_VECTOR_AVX512_H
 #define PKVI_CPU_VECTOR_AVX512_H
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The public operations of attention.h: read the args, check every view and number that stands on the
- * host, hand over to the device. No arithmetic on cache contents is here.
+/* The public operations of attention.h: read the args, check every view and number that stands on
+ * the host, hand over to the device. No arithmetic on cache contents is here.
  *
- * The one idea: all refusals happen before the backend is called, in the order of the args, and each
- * names the argument. */
+ * The one idea: all refusals happen before the backend is called, in the order of the args, and
+ * each names the argument. */
 #include <math.h>
 #include <stdio.h>
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Cutting a batch into work items: pure integers, no device, no allocation. What is done with an item
- * is the kernels' affair.
+/* Cutting a batch into work items: pure integers, no device, no allocation. What is done with an
+ * item is the kernels' affair.
  *
  * The one idea: where a sequence is cut depends on that sequence and the configuration alone
- * (boundaries at multiples of chunk_size from key 0), and lengths count in whole chunks, so that the
- * list stays valid while sequences grow inside their last chunk. */
+ * (boundaries at multiples of chunk_size from key 0), and lengths count in whole chunks, so that
+ * the list stays valid while sequences grow inside their last chunk. */
 #include "attention/plan.h"
 
 #include <string.h>
@@ -322,8 +322,8 @@ static int32_t choose_chunk_size(const pkv_plan *plan, const pkv_batch *batch) {
     return (int32_t)smaller(chunk_size, INT32_MAX / 2 / 64 * 64);
 }
 
-/* The first chunk that any covered length can see: with a window, of the shortest length that rounds
- * up to the same chunk. */
+/* The first chunk that any covered length can see: with a window, of the shortest length that
+ * rounds up to the same chunk. */
 static int32_t find_first_chunk(const pkv_plan *plan,
                                 int32_t num_queries,
                                 int32_t planned_chunks,

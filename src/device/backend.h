@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* What a kind of device must be able to do: one table of functions, the operations as they reach it,
- * and the part of a device that is the same for every kind. Views, dtypes and sizes have been checked before; what stands in device memory has not.
+/* What a kind of device must be able to do: one table of functions, the operations as they reach
+ * it, and the part of a device that is the same for every kind. Views, dtypes and sizes have been
+ * checked before; what stands in device memory has not.
  *
- * The one idea: an operation arrives as the caller's own args, read and with defaults filled in, and
- * with its dimensions by name, so that no backend looks into a shape again. */
+ * The one idea: an operation arrives as the caller's own args, read and with defaults filled in,
+ * and with its dimensions by name, so that no backend looks into a shape again. */
 #ifndef PKVI_DEVICE_BACKEND_H
 #define PKVI_DEVICE_BACKEND_H
 
@@ -23,8 +24,8 @@
 #define PKVI_SMALL_TILE_ROWS 16
 #define PKVI_LARGE_TILE_ROWS 64
 
-/* A request's keys are split into chunks when it has at most this many query tokens, or no more than
- * one tile of rows; otherwise its tiles are work enough and each walks all keys. */
+/* A request's keys are split into chunks when it has at most this many query tokens, or no more
+ * than one tile of rows; otherwise its tiles are work enough and each walks all keys. */
 #define PKVI_SPLIT_MAX_QUERIES 8
 
 /* The chunk of a work item that walks all keys. */

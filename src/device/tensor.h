@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Checks of tensor views: rank, dtype, shape, strides, alignment. What a shape means for an operation
- * is the operation's affair.
+/* Checks of tensor views: rank, dtype, shape, strides, alignment. What a shape means for an
+ * operation is the operation's affair.
  *
- * The one idea: a check names what it refuses ("query.shape[2] (head_size) is 100"), so that the last
- * error is enough to find the mistake. */
+ * The one idea: a check names what it refuses ("query.shape[2] (head_size) is 100"), so that the
+ * last error is enough to find the mistake. */
 #ifndef PKVI_DEVICE_TENSOR_H
 #define PKVI_DEVICE_TENSOR_H
 

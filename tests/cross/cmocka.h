@@ -2,10 +2,11 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* A stand-in for CMocka where the suites of the data tower are compiled for another processor, for
- * which no CMocka is installed: the few words that they use. A failed assertion prints where and ends
- * the program with 1.
+ * which no CMocka is installed: the few words that they use. A failed assertion prints where and
+ * ends the program with 1.
  *
- * The one idea: a cross run asks "does it pass", nothing finer; the native run has the real thing. */
+ * The one idea: a cross run asks "does it pass", nothing finer; the native run has the real
+ * thing. */
 #ifndef PKV_TESTS_CROSS_CMOCKA_H
 #define PKV_TESTS_CROSS_CMOCKA_H
 

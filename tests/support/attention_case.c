@@ -106,7 +106,8 @@ static void lay_out(struct attention_run *run) {
     run->args.v_cache.data = (unsigned char *)run->pool.device + v_offset * size;
 }
 
-/* Give each column a block of its own, in the order that is wanted; the rest of the table is junk. */
+/* Give each column a block of its own, in the order that is wanted; the rest of the table is
+ * junk. */
 static void fill_table(struct attention_run *run) {
     const struct attention_case *c = &run->c;
     int32_t *table;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* One case of paged attention for tests: its numbers, its memory, the call through the public API, and
- * the comparison with an oracle in double precision that shares no code with the library.
+/* One case of paged attention for tests: its numbers, its memory, the call through the public API,
+ * and the comparison with an oracle in double precision that shares no code with the library.
  *
  * The one idea: logical content depends on (seed, request, position, head) alone, never on where it
  * lies; what lies nowhere is poison. So the same case can be run under another block order, block
@@ -58,7 +58,8 @@ struct attention_memory {
     void *context;
 };
 
-/* Host memory with guard pages behind it, and its twin on the device (the same where host = device). */
+/* Host memory with guard pages behind it, and its twin on the device (the same where host =
+ * device). */
 struct attention_buffer {
     void *host, *device;
     size_t size;

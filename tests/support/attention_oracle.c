@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The oracle of attention cases: double precision from the bytes in the pool, through the same table,
- * and a bound on the error of each element that follows from float arithmetic.
+/* The oracle of attention cases: double precision from the bytes in the pool, through the same
+ * table, and a bound on the error of each element that follows from float arithmetic.
  *
- * With u = 2^-24, logit l_j and weight p_j of key j, an error of r_j = u (c_D * scale * sum |q||k| +
- * c |l_j| + c_n) in the logarithm of p_j moves an output element by at most
+ * With u = 2^-24, logit l_j and weight p_j of key j, an error of r_j = u (c_D * scale * sum |q||k|
+ * + c |l_j| + c_n) in the logarithm of p_j moves an output element by at most
  *     sum_j p_j |v_j| r_j + |o| sum_j p_j r_j
- * and rounding the result to its dtype adds u_out |o|. c_D grows with the length of the dot product,
- * c_n with the number of keys. */
+ * and rounding the result to its dtype adds u_out |o|. c_D grows with the length of the dot
+ * product, c_n with the number of keys. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

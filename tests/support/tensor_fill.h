@@ -26,7 +26,8 @@ pkv_tensor tensor_view(void *data, pkv_dtype dtype, int32_t rank, const int64_t 
 /* Number of elements of a view. */
 int64_t tensor_count(const pkv_tensor *tensor);
 
-/* Memory that ends at a page that cannot be touched, filled with `byte`. `size` is rounded up to 16. */
+/* Memory that ends at a page that cannot be touched, filled with `byte`. `size` is rounded up to
+ * 16. */
 void *guarded_allocate(size_t size, int byte);
 void guarded_release(void *memory, size_t size);
 

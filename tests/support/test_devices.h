@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The devices that the suites of the data tower run on: each instruction set of the CPU, and whatever
- * other kinds this build has. A device that cannot be had here is listed with the reason, so that it
- * is skipped aloud. */
+/* The devices that the suites of the data tower run on: each instruction set of the CPU, and
+ * whatever other kinds this build has. A device that cannot be had here is listed with the reason,
+ * so that it is skipped aloud. */
 #ifndef TESTS_SUPPORT_TEST_DEVICES_H
 #define TESTS_SUPPORT_TEST_DEVICES_H
 
@@ -19,7 +19,8 @@ struct test_device {
     pkv_cpu_instructions instructions;
 };
 
-/* Open one device of each kind, with `num_threads` threads on the CPU. Returns how many are listed. */
+/* Open one device of each kind, with `num_threads` threads on the CPU. Returns how many are
+ * listed. */
 int test_devices_open(struct test_device *devices, int32_t num_threads);
 void test_devices_close(struct test_device *devices, int count);
 
