@@ -129,7 +129,13 @@ static void batch_arrays_that_are_not_wanted_may_be_null(void **state) {
     assert_int_equal(pkv_batch_build(manager, 0, &entry, 1, batch), PKV_OK);
     assert_int_equal(batch->num_tokens, 9);
 
+    /* Without an array its capacity says nothing. */
+    batch->max_requests = 0;
+    batch->max_tokens = 0;
+    assert_int_equal(pkv_batch_build(manager, 0, &entry, 1, batch), PKV_OK);
     batch->slot_mapping = arrays.slot_mapping;
+    assert_int_equal(pkv_batch_build(manager, 0, &entry, 1, batch), PKV_ERROR_LIMIT);
+    batch->max_tokens = 9;
     assert_int_equal(pkv_batch_build(manager, 0, &entry, 1, batch), PKV_OK);
     assert_string_equal(slots_text(arrays.slot_mapping, 9), "4 5 6 7 8 9 10 11 12");
 }

@@ -198,6 +198,30 @@ static void step_fail_withdraws_from_blocks_that_are_free_already(void **state) 
     assert_int_equal(find_hit(manager, open_prompt(manager, "0..48")), 0);
 }
 
+static void step_fail_of_a_hit_chain_whose_steps_do_not_rise(void **state) {
+    pkv_manager *manager = make_small_manager(31, 16);
+    pkv_request old = open_prompt(manager, "0..32");
+    pkv_request again = open_prompt(manager, "0..32");
+    pkv_request reader = open_prompt(manager, "0..31 16*7 8");
+
+    (void)state;
+    /* Column 0 is published anew by step 5, column 1 is still that of step 4. */
+    admit_in_step(manager, old, 4);
+    evict_columns(manager, old, 0, "0");
+    assert_int_equal(admit_in_step(manager, again, 5), 0);
+    assert_int_equal(admit_in_step(manager, reader, 6), 32);
+    assert_string_equal(table_text(manager, reader, 0), "4 2 7 8");
+
+    assert_int_equal(pkv_step_fail(manager, 5), PKV_OK);
+    assert_string_equal(keyed_text(manager), "2");
+    assert_string_equal(keyed_columns_text(manager, reader, 0), "1");
+    /* The reader runs on with what it holds, and publishes what is its own. */
+    assert_int_equal(allocate_in_step(manager, reader, 32, 17, 5), PKV_OK);
+    assert_string_equal(keyed_columns_text(manager, reader, 0), "0 1 2");
+    assert_int_equal(pkv_step_complete(manager, 5), PKV_OK);
+    assert_int_equal(find_hit(manager, open_prompt(manager, "0..31 16*7 8")), 48);
+}
+
 /* ---- withdrawing one request ----------------------------------------------------------------- */
 
 static void unschedule_withdraws_only_what_this_request_published(void **state) {
@@ -242,6 +266,26 @@ static void unschedule_is_refused_while_another_request_relies_on_it(void **stat
     assert_int_equal(pkv_free(manager, reader), PKV_OK);
     assert_int_equal(pkv_unschedule(manager, writer, 1), PKV_OK);
     assert_string_equal(keyed_text(manager), "");
+}
+
+static void unschedule_before_columns_that_were_published_late_keeps_those(void **state) {
+    pkv_manager *manager = make_small_manager(31, 16);
+    pkv_request request = open_prompt(manager, "0..63");
+    pkv_slots_args args = slots_of(32, 32);
+
+    (void)state;
+    assert_int_equal(allocate_in_step(manager, request, 0, 32, 2), PKV_OK);
+    args.step = 2;
+    args.delay_caching = true;
+    assert_int_equal(pkv_allocate_slots(manager, request, &args, NULL), PKV_OK);
+    assert_int_equal(pkv_cache_blocks(manager, request, 64), PKV_OK);
+    assert_string_equal(keyed_columns_text(manager, request, 0), "0 1 2 3");
+
+    assert_int_equal(pkv_unschedule(manager, request, 2), PKV_OK);
+    assert_string_equal(keyed_columns_text(manager, request, 0), "2 3");
+    assert_int_equal(pkv_cache_blocks(manager, request, 64), PKV_OK);
+    assert_string_equal(keyed_columns_text(manager, request, 0), "0 1 2 3");
+    assert_int_equal(stats_of(manager).num_keys_published, 6);
 }
 
 static void unschedule_without_blocks_or_publications_does_nothing(void **state) {
@@ -450,6 +494,30 @@ static void steps_may_be_large_numbers(void **state) {
     assert_string_equal(keyed_text(manager), "1 2");
 }
 
+static void steps_too_far_apart_are_refused_until_the_old_one_completes(void **state) {
+    const uint64_t far = UINT64_C(1) << 32;
+    pkv_manager *manager = make_small_manager(31, 16);
+    pkv_request first = open_prompt(manager, "0..31");
+    pkv_request second = open_prompt(manager, "100..131");
+    const pkv_request both[] = {first, second};
+    const char *before;
+
+    (void)state;
+    admit_in_step(manager, first, 1);
+    before = remember_state(manager, both, 2);
+    assert_int_equal(allocate_in_step(manager, second, 0, 32, 1 + far), PKV_ERROR_INVALID_ARGUMENT);
+    assert_string_equal(state_text(manager, both, 2), before);
+    assert_int_equal(allocate_in_step(manager, second, 0, 32, far), PKV_OK);
+    assert_int_equal(step_of(manager, 1), 1);
+    assert_true(step_of(manager, 3) == far);
+    assert_int_equal(pkv_step_complete(manager, 1), PKV_OK);
+    assert_int_equal(pkv_free(manager, second), PKV_OK);
+    assert_int_equal(allocate_in_step(manager, second, 0, 32, 2 * far - 1), PKV_OK);
+    assert_int_equal(pkv_step_complete(manager, far), PKV_OK);
+    assert_int_equal(pkv_step_fail(manager, far + 1), PKV_OK);
+    assert_string_equal(keyed_columns_text(manager, first, 0), "0 1");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         fixture_test(step_complete_settles_all_steps_up_to_it),
@@ -462,8 +530,10 @@ int main(void) {
         fixture_test(step_fail_leaves_an_older_copy_of_the_content),
         fixture_test(step_fail_of_a_block_handed_out_since_leaves_its_new_content),
         fixture_test(step_fail_withdraws_from_blocks_that_are_free_already),
+        fixture_test(step_fail_of_a_hit_chain_whose_steps_do_not_rise),
         fixture_test(unschedule_withdraws_only_what_this_request_published),
         fixture_test(unschedule_is_refused_while_another_request_relies_on_it),
+        fixture_test(unschedule_before_columns_that_were_published_late_keeps_those),
         fixture_test(unschedule_without_blocks_or_publications_does_nothing),
         fixture_test(free_after_holds_blocks_until_the_step_completes),
         fixture_test(free_after_outlives_the_handle),
@@ -476,6 +546,7 @@ int main(void) {
         fixture_test(steps_that_go_back_are_refused),
         fixture_test(step_fail_lets_numbers_be_used_again),
         fixture_test(steps_may_be_large_numbers),
+        fixture_test(steps_too_far_apart_are_refused_until_the_old_one_completes),
     };
 
     return cmocka_run_group_tests_name("steps", tests, NULL, NULL);

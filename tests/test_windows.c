@@ -130,6 +130,23 @@ static void chunked_limit_at_a_chunk_boundary_hits_with_nothing_cached(void **st
     assert_int_equal(num_free_blocks(manager), 64);
 }
 
+static void chunk_that_begins_inside_a_block_keeps_that_block(void **state) {
+    const pkv_group_config group = chunked_group(4, 6);
+    pkv_manager *manager = make_hybrid_manager(31, &group, 1);
+    pkv_request request = open_prompt(manager, "0..19");
+
+    (void)state;
+    /* Tokens 16 and 17 read from 12 on: without block 3 the hit ends before them. */
+    assert_int_equal(find_hit(manager, request), 12);
+    assert_int_equal(allocate(manager, request, 0, 20), PKV_OK);
+    assert_string_equal(hit_text(manager, open_prompt(manager, "0..19"), 0), "0 0 0 4");
+    evict_columns(manager, request, 0, "3");
+    assert_int_equal(find_hit(manager, open_prompt(manager, "0..19")), 12);
+
+    assert_int_equal(pkv_remove_skipped_blocks(manager, request, 18), PKV_OK);
+    assert_string_equal(table_text(manager, request, 0), "0 0 0 0 5");
+}
+
 /* ---- dropping blocks behind the window ------------------------------------------------------- */
 
 static pkv_request admit_eleven_blocks(pkv_manager *manager) {
@@ -437,6 +454,7 @@ int main(void) {
         fixture_test(window_eagle_hit_drops_the_last_block_of_a_longer_run),
         fixture_test(chunked_hit_looks_only_into_the_current_chunk),
         fixture_test(chunked_limit_at_a_chunk_boundary_hits_with_nothing_cached),
+        fixture_test(chunk_that_begins_inside_a_block_keeps_that_block),
         fixture_test(drop_window_frees_whole_blocks_from_the_newest),
         fixture_test(drop_chunked_frees_finished_chunks),
         fixture_test(drop_full_attention_does_nothing),
