@@ -141,6 +141,35 @@ INLINE void few_softmax(struct few_state *state, float *scores, int32_t count, c
     vector_store(state->sum, sum);
 }
 
+/* The same, compiled once for each number of rows. */
+#define FEW_SOFTMAX(rows)                                                                          \
+    NOINLINE void few_softmax_##rows(struct few_state *state, float *scores, int32_t count) {      \
+        few_softmax(state, scores, count, rows);                                                   \
+    }
+FEW_SOFTMAX(1)
+FEW_SOFTMAX(2)
+FEW_SOFTMAX(4)
+#if VECTOR_WIDTH >= 8
+FEW_SOFTMAX(8)
+#endif
+
+INLINE void few_softmax_rows(struct few_state *state,
+                             float *scores,
+                             int32_t count,
+                             const int num_rows) {
+    if (num_rows == 1) {
+        few_softmax_1(state, scores, count);
+    } else if (num_rows == 2) {
+        few_softmax_2(state, scores, count);
+#if VECTOR_WIDTH >= 8
+    } else if (num_rows == 8) {
+        few_softmax_8(state, scores, count);
+#endif
+    } else {
+        few_softmax_4(state, scores, count);
+    }
+}
+
 /* accumulator[row][column ...] += sum over keys of weight * value, for `num_vectors` vectors; or
  * for the half vector at the end of a row. */
 INLINE void few_slab(const struct pkvi_cpu_tile *tile,
@@ -218,16 +247,16 @@ INLINE void few_values(const struct pkvi_cpu_tile *tile,
     for (; d + num_vectors * VECTOR_WIDTH <= whole; d += num_vectors * VECTOR_WIDTH) {
         few_slab(tile, rows, next, weights, state, d, dtype, num_rows, num_vectors, false);
     }
-    for (; d + VECTOR_WIDTH <= whole; d += VECTOR_WIDTH) {
+    for (; num_vectors > 1 && d + VECTOR_WIDTH <= whole; d += VECTOR_WIDTH) {
         few_slab(tile, rows, next, weights, state, d, dtype, num_rows, 1, false);
     }
-    if (d < head_size) {
+    if (VECTOR_WIDTH > PKV_HEAD_SIZE_STEP && d < head_size) {
         few_slab(tile, rows, next, weights, state, d, dtype, num_rows, 1, true);
     }
 }
 
 /* Touch each page of keys and values [first, first + count). */
-static void few_touch(const struct pkvi_cpu_tile *tile, int64_t first, int32_t count) {
+NOINLINE void few_touch(const struct pkvi_cpu_tile *tile, int64_t first, int32_t count) {
     struct pkvi_cpu_rows rows;
     uintptr_t key_page = 0, value_page = 0;
 
@@ -253,7 +282,7 @@ INLINE int32_t few_count(const struct pkvi_cpu_tile *tile, int64_t first) {
 
 /* softcap * tanh(x / softcap). With y = |x| / softcap it is (1 - e^(-2y)) / (1 + e^(-2y)) and x's
  * sign: no overflow, and exact at both ends. */
-INLINE void soft_cap_scores(float softcap, float *scores, int32_t count) {
+NOINLINE void soft_cap_scores(float softcap, float *scores, int32_t count) {
     const vector inner = vector_set(-2.88539008f / softcap); /* -2 log2(e) / softcap */
     const vector one = vector_set(1.0f);
 
@@ -300,7 +329,7 @@ INLINE void few_template(struct pkvi_cpu_tile *tile, const pkv_dtype dtype, cons
         }
         pkvi_cpu_bias_scores(tile, first, count, num_rows, scratch->scores);
         pkvi_cpu_mask_scores(tile, first, count, num_rows, scratch->scores);
-        few_softmax(&state, scratch->scores, count * num_rows, num_rows);
+        few_softmax_rows(&state, scratch->scores, count * num_rows, num_rows);
         pkvi_cpu_scale_weights(tile, first, count, num_rows, scratch->scores);
         few_values(tile, now, next, scratch->scores, &state, dtype, num_rows);
         current = 1 - current;

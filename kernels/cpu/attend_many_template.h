@@ -23,7 +23,7 @@
 /* ---- Packing */
 
 /* Rows [num_rows, row_pitch) and columns behind head_size are zero. */
-static void many_pack_query(const struct pkvi_cpu_tile *tile, int32_t row_pitch) {
+NOINLINE void many_pack_query(const struct pkvi_cpu_tile *tile, int32_t row_pitch) {
     const float *query = tile->scratch->query;
     float *packed = tile->scratch->packed_query;
     int32_t head_size = tile->op->cache.head_size;
@@ -173,10 +173,10 @@ INLINE void many_blocks(float *target,
 /* ---- One step of keys */
 
 /* scores[key][row_pitch] of all panels of rows. */
-static void many_scores(const struct pkvi_cpu_tile *tile,
-                        int32_t count,
-                        int32_t row_pitch,
-                        int64_t key_pitch) {
+NOINLINE void many_scores(const struct pkvi_cpu_tile *tile,
+                          int32_t count,
+                          int32_t row_pitch,
+                          int64_t key_pitch) {
     struct pkvi_cpu_scratch *scratch = tile->scratch;
     int64_t head_size = tile->op->cache.head_size;
 
@@ -187,7 +187,7 @@ static void many_scores(const struct pkvi_cpu_tile *tile,
 }
 
 /* Scores become weights; maximum, sum and factor are per row. */
-static void many_softmax(struct pkvi_cpu_scratch *scratch, int32_t count, int32_t row_pitch) {
+NOINLINE void many_softmax(struct pkvi_cpu_scratch *scratch, int32_t count, int32_t row_pitch) {
     for (int32_t row = 0; row < row_pitch; row += VECTOR_WIDTH) {
         float *scores = scratch->scores + row;
         vector before = vector_load(scratch->maximum + row);
@@ -213,7 +213,7 @@ static void many_softmax(struct pkvi_cpu_scratch *scratch, int32_t count, int32_
 }
 
 /* accumulator = factor * accumulator + weights * values */
-static void many_values(const struct pkvi_cpu_tile *tile, int32_t count, int32_t row_pitch) {
+NOINLINE void many_values(const struct pkvi_cpu_tile *tile, int32_t count, int32_t row_pitch) {
     struct pkvi_cpu_scratch *scratch = tile->scratch;
     int32_t num_rows = tile->num_rows + tile->num_rows % 2;
 

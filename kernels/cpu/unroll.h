@@ -13,6 +13,9 @@
 /* A "template": its const arguments are constants at each call. */
 #define INLINE static inline __attribute__((always_inline, unused))
 
+/* What does not depend on the cache's dtype is compiled once, not into each instance. */
+#define NOINLINE static __attribute__((noinline, unused))
+
 /* Before a loop with constant bounds whose array of vectors must become registers. */
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")

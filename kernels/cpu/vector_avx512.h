@@ -14,6 +14,10 @@
 #define VECTOR_E4M3_UNIT 256.0f
 #define VECTOR_HAS_STORES 1
 
+/* Without optimisation some intrinsics are macros, whose own conversions would be warned about. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+
 typedef __m512 vector;
 
 INLINE vector vector_zero(void) {
@@ -189,5 +193,7 @@ INLINE void vector_store_bfloat16(void *target, vector value) {
     _mm256_storeu_si256((__m256i *)target,
                         _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, is_nan, quiet)));
 }
+
+#pragma GCC diagnostic pop
 
 #endif
