@@ -257,6 +257,7 @@ PKV_API pkv_status pkv_pool_free_blocks(pkv_pool *pool,
  *
  * block_ids  [num_blocks] held (ref_cnt >= 1) and without key; null blocks are skipped.
  * keys       [num_blocks]; equal keys on several blocks are all kept, the oldest is hit.
+ * num_blocks * block size of the group is at most INT32_MAX.
  * token_ids  [num_blocks * block size of the group]; needed with store_tokens, else ignored.
  *
  * Does nothing with disable_prefix_cache. Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT. Source:
@@ -319,6 +320,7 @@ PKV_API pkv_status pkv_pool_take_events(pkv_pool *pool,
 /* Hand over the blocks of one group that were handed out since, to be zeroed or poisoned before
  * their first use. [mutates pool | O(blocks listed)]
  *
+ * A block of pkv_pool_get_new_blocks is of group 0 until pkv_pool_cache_blocks says otherwise.
  * Always empty without fill_new_blocks. Returns PKV_OK, PKV_MORE, PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_pool_take_fills(
     pkv_pool *pool, int32_t group, pkv_block_id *block_ids, int32_t capacity, int32_t *num_fills);

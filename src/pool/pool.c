@@ -362,11 +362,11 @@ int32_t pkvi_pool_release(pkv_pool *pool,
                           int32_t num_blocks,
                           bool is_reversed) {
     struct pkvi_free_chain chain = {0, 0, 0};
-    const pkv_block_id *at = is_reversed ? block_ids + num_blocks - 1 : block_ids;
-    ptrdiff_t step = is_reversed ? -1 : 1;
+    int32_t at = is_reversed ? num_blocks - 1 : 0;
+    int32_t step = is_reversed ? -1 : 1;
 
     for (int32_t i = 0; i < num_blocks; i++, at += step) {
-        pkv_block_id block = *at;
+        pkv_block_id block = block_ids[at];
         struct pkvi_block_state *state;
 
         if (block == PKV_NULL_BLOCK) {
@@ -374,7 +374,7 @@ int32_t pkvi_pool_release(pkv_pool *pool,
         }
         if (!pkvi_pool_has_block(pool, block) || pool->states[block].ref_cnt == 0) {
             undo_release(pool, block_ids, num_blocks, i, is_reversed);
-            return is_reversed ? num_blocks - 1 - i : i;
+            return at;
         }
         state = &pool->states[block];
         state->ref_cnt = (state->ref_cnt - 1) & (uint32_t)PKV_MAX_REF_CNT;

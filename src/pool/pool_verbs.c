@@ -169,7 +169,9 @@ pkv_status pkv_pool_get_new_blocks(pkv_pool *pool, int32_t num_blocks, pkv_block
     return PKV_OK;
 }
 
+/* First the references, which can be taken back without a trace; then the queue. */
 pkv_status pkv_pool_touch(pkv_pool *pool, const pkv_block_id *block_ids, int32_t num_blocks) {
+    int32_t num_added = 0;
     pkv_status status;
 
     if (pool == NULL) {
@@ -179,17 +181,31 @@ pkv_status pkv_pool_touch(pkv_pool *pool, const pkv_block_id *block_ids, int32_t
     if (status != PKV_OK) {
         return status;
     }
-    for (int32_t i = 0; i < num_blocks; i++) {
-        /* Conservative for a list that names one block often, exact for all others. */
-        if ((int64_t)pool->states[block_ids[i]].ref_cnt + num_blocks > PKV_MAX_REF_CNT) {
-            return pkvi_fail(pool->error, PKV_ERROR_LIMIT,
-                             "block %d would have more than %d owners", block_ids[i],
-                             PKV_MAX_REF_CNT);
+    for (; num_added < num_blocks; num_added++) {
+        struct pkvi_block_state *state = &pool->states[block_ids[num_added]];
+
+        if (block_ids[num_added] == PKV_NULL_BLOCK) {
+            continue;
         }
+        if (state->ref_cnt == (uint32_t)PKV_MAX_REF_CNT) {
+            break;
+        }
+        state->ref_cnt = (state->ref_cnt + 1) & (uint32_t)PKV_MAX_REF_CNT;
+    }
+    if (num_added < num_blocks) {
+        for (int32_t i = 0; i < num_added; i++) {
+            if (block_ids[i] != PKV_NULL_BLOCK) {
+                struct pkvi_block_state *state = &pool->states[block_ids[i]];
+                state->ref_cnt = (state->ref_cnt - 1) & (uint32_t)PKV_MAX_REF_CNT;
+            }
+        }
+        return pkvi_fail(pool->error, PKV_ERROR_LIMIT, "block %d would have more than %d owners",
+                         block_ids[num_added], PKV_MAX_REF_CNT);
     }
     for (int32_t i = 0; i < num_blocks; i++) {
-        if (block_ids[i] != PKV_NULL_BLOCK) {
-            pkvi_pool_touch_block(pool, block_ids[i]);
+        if (block_ids[i] != PKV_NULL_BLOCK &&
+            pkvi_free_queue_contains(&pool->free_queue, block_ids[i])) {
+            pkvi_free_queue_remove(&pool->free_queue, block_ids[i]);
         }
     }
     return PKV_OK;
@@ -262,11 +278,14 @@ pkv_status pkv_pool_cache_blocks(pkv_pool *pool,
     if (status == PKV_OK) {
         status = check_unpublished(pool, block_ids, num_blocks);
     }
+    if (status == PKV_OK && (int64_t)num_blocks * pool->block_sizes[group] > INT32_MAX) {
+        status = invalid(pool, "the blocks hold more than INT32_MAX tokens");
+    }
     if (status != PKV_OK || !pool->is_caching || num_blocks == 0) {
         return status;
     }
     publication.group = group;
-    publication.num_tokens = (int32_t)((int64_t)num_blocks * pool->block_sizes[group]);
+    publication.num_tokens = num_blocks * pool->block_sizes[group];
     pkvi_pool_begin(pool, &publication);
     for (int32_t i = 0; i < num_blocks; i++) {
         const int32_t *own = NULL;
