@@ -385,6 +385,46 @@ static void different_block_sizes_decode_grows_each_group_at_its_own_pace(void *
     }
 }
 
+/* ---- never fits ------------------------------------------------------------------------------ */
+
+/* What a window has passed takes no block, so a long request that ran in a small pool may return to
+ * it, whichever way its tokens come. */
+static void never_fits_does_not_count_what_a_window_has_passed(void **state) {
+    const pkv_group_config kinds[] = {window_group(4, 8), chunked_group(4, 8)};
+
+    (void)state;
+    for (int32_t i = 0; i < 4; i++) {
+        pkv_manager *manager = make_hybrid_manager(21, &kinds[i % 2], 1);
+        pkv_request request = open_prompt(manager, "0..999");
+        pkv_slots_args args = slots_of(0, 0);
+
+        args.full_sequence_must_fit = i < 2;
+        args.num_new_tokens = 20;
+        assert_int_equal(pkv_allocate_slots(manager, request, &args, NULL),
+                         i < 2 ? PKV_NEVER_FITS : PKV_OK);
+        for (int32_t computed = 0; computed < 1000; computed += 20) {
+            assert_int_equal(allocate(manager, request, computed, 20), PKV_OK);
+        }
+        assert_int_equal(pkv_free(manager, request), PKV_OK);
+
+        args.num_new_computed_tokens = find_hit(manager, request);
+        args.num_new_tokens = 1000 - args.num_new_computed_tokens;
+        assert_true(args.num_new_tokens <= 8);
+        assert_int_equal(pkv_allocate_slots(manager, request, &args, NULL), PKV_OK);
+        assert_int_equal(pkv_free(manager, request), PKV_OK);
+
+        args.num_new_computed_tokens = 0;
+        args.num_external_computed_tokens = 992;
+        args.num_new_tokens = 8;
+        assert_int_equal(pkv_allocate_slots(manager, request, &args, NULL), PKV_OK);
+        assert_int_equal(pkv_free(manager, request), PKV_OK);
+
+        args.num_external_computed_tokens = 500;
+        args.num_new_tokens = 500;
+        assert_int_equal(pkv_allocate_slots(manager, request, &args, NULL), PKV_NEVER_FITS);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         fixture_test(hybrid_prefill_each_group_takes_its_blocks_in_turn),
@@ -402,6 +442,7 @@ int main(void) {
         fixture_test(different_block_sizes_hit_at_their_common_boundary),
         fixture_test(different_block_sizes_keys_are_per_smallest_common_block),
         fixture_test(different_block_sizes_decode_grows_each_group_at_its_own_pace),
+        fixture_test(never_fits_does_not_count_what_a_window_has_passed),
     };
 
     return cmocka_run_group_tests_name("groups", tests, NULL, NULL);

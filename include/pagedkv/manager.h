@@ -146,8 +146,8 @@ typedef struct pkv_request_args {
  *
  * out  valid until pkv_request_close.
  *
- * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_LIMIT (handles, tokens, or media; the text
- * says which). */
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_LIMIT (handles, tokens, media, or a row too
+ * narrow for max_num_tokens; the text says which). */
 PKV_API pkv_status pkv_request_open(pkv_manager *manager,
                                     const pkv_request_args *args,
                                     pkv_request *out);
@@ -163,6 +163,9 @@ PKV_API pkv_status pkv_request_append(pkv_manager *manager,
 
 /* Append keys that the caller computed, one per hash block (the greatest common divisor of the
  * groups' block sizes). [mutates manager | O(num_keys)]
+ *
+ * A block is published by the first pkv_allocate_slots or pkv_cache_blocks that finds its key; a key
+ * that comes later waits for the next one.
  *
  * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT (the request was opened without has_caller_keys, or
  * more keys than full hash blocks of its tokens). */
@@ -213,7 +216,7 @@ PKV_API pkv_status pkv_request_get_keys(const pkv_manager *manager,
 /* ---- lookup, allocate, free ------------------------------------------------------------------ */
 
 /* Find the longest cached prefix of the request's tokens that all groups agree on.
- * [reads manager | O(hit blocks)]
+ * [reads manager | O(hit blocks), in windowed groups O(blocks of its tokens)]
  *
  * num_computed_tokens  tokens that need no computing; at most num_tokens - 1, since the last token
  *                      must run to give logits. 0 for a request with skip_cache_read.
@@ -225,7 +228,7 @@ PKV_API pkv_status pkv_get_computed_blocks(const pkv_manager *manager,
                                            int32_t *num_computed_tokens);
 
 /* The blocks of that prefix in one group; null blocks stand where a window needs none.
- * [reads manager | O(hit blocks)]
+ * [reads manager | as pkv_get_computed_blocks]
  *
  * num_blocks  always the whole count. Returns PKV_OK, PKV_ERROR_LIMIT (capacity too small),
  * PKV_ERROR_INVALID_ARGUMENT (group). */
@@ -262,7 +265,8 @@ typedef struct pkv_slots {
 } pkv_slots;
 
 /* Give the request blocks for its next tokens and publish the blocks that become full.
- * [mutates manager | O(new blocks + new hits) | all-or-nothing, see below]
+ * [mutates manager | O(new blocks + new hits + blocks dropped); the lookup again where keys were
+ * forgotten since; with PKV_NO_FREE_BLOCKS also the cells of held tables | all-or-nothing, see below]
  *
  * args  num_new_tokens + num_external_computed_tokens >= 1. Steps of one manager never go back, and
  *       those that are not complete and published something span less than 2^32.
@@ -274,9 +278,11 @@ typedef struct pkv_slots {
  * pkv_unschedule take that back.
  *
  * Returns PKV_OK, PKV_NO_FREE_BLOCKS (preempt and retry), PKV_NO_FREE_ROWS, PKV_NEVER_FITS (only
- * while it holds no blocks: more than an empty pool has), PKV_NOT_FOUND (the hit was evicted since
- * the lookup: look up again), PKV_ERROR_INVALID_ARGUMENT (counts that contradict each other, a step
- * that went back), PKV_ERROR_LIMIT (lookahead beyond the row). Source: vLLM V1 allocate_slots. */
+ * while it holds no blocks: more than an empty pool has, what a window has passed not counted),
+ * PKV_NOT_FOUND (the hit was evicted since the lookup: look up again), PKV_ERROR_INVALID_ARGUMENT
+ * (counts that contradict each other, a step that went back), PKV_ERROR_LIMIT (lookahead beyond the
+ * row; or the caller's keys name one block in millions of columns). Source: vLLM V1
+ * allocate_slots. */
 PKV_API pkv_status pkv_allocate_slots(pkv_manager *manager,
                                       pkv_request request,
                                       const pkv_slots_args *args,
@@ -350,8 +356,8 @@ PKV_API pkv_status pkv_step_fail(pkv_manager *manager, uint64_t step);
  * longer holds stay published.
  * [mutates manager | O(blocks held) | all-or-nothing]
  *
- * Returns PKV_OK, PKV_ERROR_BUSY (another request has hit one of these blocks: unschedule that one
- * first), PKV_ERROR_INVALID_ARGUMENT (step 0, or complete already). */
+ * Returns PKV_OK, PKV_ERROR_BUSY (another request has hit one of these blocks: unschedule and free
+ * that one first), PKV_ERROR_INVALID_ARGUMENT (step 0, or complete already). */
 PKV_API pkv_status pkv_unschedule(pkv_manager *manager, pkv_request request, uint64_t step);
 
 /* ---- the cache ------------------------------------------------------------------------------- */
@@ -369,7 +375,7 @@ PKV_API pkv_status pkv_evict_blocks(pkv_manager *manager,
 PKV_API pkv_status pkv_reset_prefix_cache(pkv_manager *manager);
 
 /* Count the leading blocks that every request with blocks shares, for cascade attention.
- * [reads manager | O(blocks counted)]
+ * [reads manager | O(blocks counted), times rows while tables wait for a step or callers give keys]
  *
  * 0 in windowed groups and with disable_prefix_cache. Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT
  * (group). Source: vLLM V1 get_num_common_prefix_blocks. */
@@ -394,7 +400,7 @@ PKV_API pkv_status pkv_get_block_table(const pkv_manager *manager,
 
 /* Hand over the cells of one group's table that changed, for the copy on the device. Cells past a
  * row's end are not cleared: kernels read ceil(seq_len / block_size) cells only.
- * [mutates manager | O(rows leased + updates)]
+ * [mutates manager | O(max_rows + updates)]
  *
  * Returns PKV_OK, PKV_MORE (call again), PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_take_table_updates(pkv_manager *manager,
@@ -404,7 +410,7 @@ PKV_API pkv_status pkv_take_table_updates(pkv_manager *manager,
                                           int32_t *num_updates);
 
 /* Mark every cell of every leased row as changed, for a rank that starts anew.
- * [mutates manager | O(rows leased)]  Returns PKV_OK. */
+ * [mutates manager | O(max_rows)]  Returns PKV_OK. */
 PKV_API pkv_status pkv_mark_tables_dirty(pkv_manager *manager);
 
 /* What one request contributes to a batch: the tokens [num_computed_tokens,
@@ -450,7 +456,7 @@ PKV_API pkv_status pkv_export_padded(const pkv_manager *manager,
  * skip_leading_null  leave out null blocks at the start (then a sequence is that many whole blocks
  *                    shorter for the kernel).
  * indptr         [num_entries + 1].   indices  [capacity].   last_page_len  [num_entries]; tokens in
- *                the last block, 0 for an entry without tokens.
+ *                the last block, 0 for an entry without indices.
  * num_indices    always the whole need.
  *
  * Returns PKV_OK, PKV_ERROR_LIMIT (capacity), PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_BUSY. */
@@ -515,7 +521,8 @@ typedef struct pkv_stats {
     uint64_t num_events_dropped;
 } pkv_stats;
 
-/* Read levels and counters. [reads manager | O(rows leased)]
+/* Read levels and counters.
+ * [reads manager | O(max_rows + cells of held tables), where block sizes differ also O(num_blocks)]
  *
  * out->struct_size must be set. Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_get_stats(const pkv_manager *manager, pkv_stats *out);
@@ -560,7 +567,8 @@ typedef struct pkv_memory_plan {
     int32_t max_model_len;    /* largest length of which one sequence fits */
     uint64_t block_bytes;     /* bytes of one block of the shared pool */
     uint64_t available_bytes; /* left for the cache */
-    uint64_t missing_bytes;   /* with PKV_NEVER_FITS: how much more would do */
+    uint64_t missing_bytes;   /* with PKV_NEVER_FITS: how much more would do; 0 where no memory
+                                 would, since PKV_MAX_BLOCKS are too few */
 } pkv_memory_plan;
 
 /* Compute how many blocks fit on a device, and how long a sequence they can hold: total *

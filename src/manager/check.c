@@ -140,9 +140,9 @@ static pkv_status check_held(const pkv_manager *manager) {
 }
 
 /* I12: no block stands twice in one row, unless the caller gave one key to two blocks. A visited
- * block is marked in its reference count, far above what max_rows allows, and unmarked at once. */
+ * block is marked in its reference count, above what anything allows, and unmarked at once. */
 static pkv_status check_distinct(const pkv_manager *manager, int32_t row) {
-    const uint32_t mark = ((uint32_t)PKV_MAX_REF_CNT + 1) / 2;
+    const uint32_t mark = PKVI_OWNER_MARK;
     pkv_block_id culprit = PKV_NULL_BLOCK;
 
     if (manager->requests.requests[manager->rows.owner_of[row]].has_caller_keys) {

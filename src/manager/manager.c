@@ -66,14 +66,70 @@ static int64_t all_blocks_needed(const pkv_manager *manager,
     return needed;
 }
 
-/* Whether not even an empty pool could serve this: no hits, no watermark. */
-static bool never_fits(const pkv_manager *manager, int64_t num_tokens) {
+/* Whether not even an empty pool could serve this: watermark aside, and hits counted, since they lie
+ * in the same pool. What a window has passed takes no block, so that a long request comes back. */
+static bool never_fits(const pkv_manager *manager,
+                       const struct demand *demand,
+                       int64_t num_tokens) {
     int64_t needed = 0;
 
     for (int32_t g = 0; g < manager->num_groups; g++) {
-        needed += pkvi_group_admission_blocks(&manager->groups[g], num_tokens);
+        const struct pkvi_group *group = &manager->groups[g];
+        int64_t columns = pkvi_group_admission_blocks(group, num_tokens) -
+                          pkvi_group_num_skipped_blocks(group, demand->num_computed);
+
+        needed += columns > 0 ? columns : 0;
     }
     return needed > manager->pool->num_blocks - 1;
+}
+
+/* Add an owner to each hit on trial, up to the first that has `most`; returns where it stopped. */
+static int64_t add_owners(struct pkvi_block_state *states,
+                          const pkv_block_id *hits,
+                          int64_t first,
+                          int64_t end,
+                          uint32_t most) {
+    for (int64_t i = first; i < end; i++) {
+        struct pkvi_block_state *state = &states[hits[i]];
+
+        if (hits[i] != PKV_NULL_BLOCK) {
+            if (state->ref_cnt >= most) {
+                return i;
+            }
+            state->ref_cnt = (state->ref_cnt + 1) & (uint32_t)PKV_MAX_REF_CNT;
+        }
+    }
+    return end;
+}
+
+/* Keys of the library name a block once in a row, so that max_rows bounds its references. A caller
+ * may give one key to many blocks; then one row takes many references, which are counted here. Room
+ * is left for one from every other table. */
+static pkv_status check_owners(const pkv_manager *manager,
+                               const struct pkvi_request *request,
+                               const struct demand *demand) {
+    uint32_t most = PKVI_OWNER_MARK - 1 - (uint32_t)manager->rows.num_storages;
+    struct pkvi_block_state *states = manager->pool->states;
+
+    for (int32_t g = 0; g < manager->num_groups && request->has_caller_keys; g++) {
+        const struct pkvi_group *group = &manager->groups[g];
+        const pkv_block_id *hits = manager->lookup->block_ids[g];
+        int64_t first = pkvi_group_num_skipped_blocks(group, demand->num_computed);
+        int64_t end = demand->hit_tokens / group->block_size;
+        int64_t stopped = add_owners(states, hits, first, end, most);
+
+        for (int64_t i = first; i < stopped; i++) {
+            if (hits[i] != PKV_NULL_BLOCK) {
+                states[hits[i]].ref_cnt = (states[hits[i]].ref_cnt - 1) & (uint32_t)PKV_MAX_REF_CNT;
+            }
+        }
+        if (stopped < end) {
+            return pkvi_fail(manager->error, PKV_ERROR_LIMIT,
+                             "the caller's keys give block %d more than %u owners", hits[stopped],
+                             most);
+        }
+    }
+    return PKV_OK;
 }
 
 static pkv_status check_args(const pkv_manager *manager,
@@ -147,12 +203,19 @@ static pkv_status admit(const pkv_manager *manager,
         }
     }
     if (!demand->has_row) {
-        if (never_fits(manager, args->full_sequence_must_fit ? all_tokens : demand->num_slots)) {
+        pkv_status status = PKV_OK;
+
+        if (never_fits(manager, demand,
+                       args->full_sequence_must_fit ? all_tokens : demand->num_slots)) {
             return PKV_NEVER_FITS;
         }
-        if (demand->hit_tokens > 0 &&
-            !pkvi_manager_confirm_hit(manager, request, demand->hit_tokens)) {
-            return PKV_NOT_FOUND;
+        if (demand->hit_tokens > 0) {
+            status = pkvi_manager_confirm_hit(manager, request, demand->hit_tokens)
+                         ? check_owners(manager, request, demand)
+                         : PKV_NOT_FOUND;
+        }
+        if (status != PKV_OK) {
+            return status;
         }
         if (manager->rows.num_free_rows == 0) {
             return PKV_NO_FREE_ROWS;

@@ -37,6 +37,10 @@ struct pkv_manager {
     bool owns_memory;
 };
 
+/* The highest bit of a reference count. No block of a manager has so many owners: max_rows and
+ * max_held_rows see to it, and pkv_allocate_slots where the caller made the keys. */
+#define PKVI_OWNER_MARK (((uint32_t)PKV_MAX_REF_CNT + 1) / 2)
+
 /* Note an error; for guards. */
 #define PKVI_INVALID(manager, ...)                                                                 \
     pkvi_fail((manager)->error, PKV_ERROR_INVALID_ARGUMENT, __VA_ARGS__)

@@ -108,8 +108,7 @@ static pkv_status check_own(const pkv_manager *manager, int32_t g, int32_t row, 
         const struct pkvi_block_state *state = &manager->pool->states[cells[i]];
         if (pkvi_publish_log_step(&manager->pool->log, cells[i]) >= step && state->ref_cnt > 1) {
             return pkvi_fail(manager->error, PKV_ERROR_BUSY,
-                             "block %d was hit by another request: unschedule that one first",
-                             cells[i]);
+                             "block %d was hit by another request: free that one first", cells[i]);
         }
     }
     return PKV_OK;

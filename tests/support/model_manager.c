@@ -244,7 +244,11 @@ static bool never_fits(const model_manager *model,
     int64_t need = 0;
 
     for (int32_t group = 0; group < model->num_groups; group++) {
-        need += min_of(columns_of(model, group, num_tokens), model_admission_cap(model, group));
+        int32_t passed =
+            model_num_skipped_tokens(model, group, plan->total) / model->groups[group].block_size;
+        int32_t capped =
+            min_of(columns_of(model, group, num_tokens), model_admission_cap(model, group));
+        need += max_of(capped - passed, 0);
     }
     return request->row == PKV_NULL_ROW && need > model->pool.num_blocks - 1;
 }
