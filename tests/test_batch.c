@@ -169,6 +169,29 @@ static void batch_too_large_for_its_arrays_tells_the_need(void **state) {
     }
 }
 
+static void batch_of_a_later_caller_is_served_while_its_fields_are_zero(void **state) {
+    pkv_manager *manager = make_small_manager(21, 4);
+    struct {
+        pkv_batch known;
+        uint64_t later;
+    } batch = {.known = {.struct_size = sizeof batch}};
+
+    (void)state;
+    assert_int_equal(pkv_batch_build(manager, 0, NULL, 0, &batch.known), PKV_OK);
+    batch.later = 1;
+    assert_int_equal(pkv_batch_build(manager, 0, NULL, 0, &batch.known), PKV_ERROR_UNSUPPORTED);
+    batch.known.struct_size = sizeof batch.known - 1;
+    assert_int_equal(pkv_batch_build(manager, 0, NULL, 0, &batch.known),
+                     PKV_ERROR_INVALID_ARGUMENT);
+    /* An error leaves the counts alone. */
+    batch.known = (pkv_batch){
+        .struct_size = sizeof batch.known, .num_requests = 7, .num_tokens = 7, .max_tokens = -1};
+    assert_int_equal(pkv_batch_build(manager, 0, NULL, 0, &batch.known),
+                     PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(batch.known.num_requests, 7);
+    assert_int_equal(batch.known.num_tokens, 7);
+}
+
 static void batch_beyond_the_blocks_is_refused(void **state) {
     pkv_manager *manager = make_small_manager(21, 4);
     pkv_request requests[3];
@@ -333,6 +356,24 @@ static void export_csr_leaves_out_leading_nulls_on_request(void **state) {
     assert_string_equal(ids_text(indptr, 2), "0 2");
     assert_string_equal(ids_text(indices, num_indices), "3 4");
     assert_int_equal(last_page_len[0], 2);
+}
+
+/* A length in the last block of no blocks would make a kernel count below zero. */
+static void export_csr_of_nulls_alone_has_no_last_block(void **state) {
+    const pkv_group_config group = window_group(4, 1);
+    pkv_manager *manager = make_hybrid_manager(41, &group, 1);
+    pkv_request request = open_prompt(manager, "0..7");
+    pkv_batch_entry entry = {request, 8, 0};
+    int32_t indptr[2], last_page_len[1], num_indices;
+
+    (void)state;
+    admit(manager, request);
+    assert_int_equal(pkv_remove_skipped_blocks(manager, request, 8), PKV_OK);
+    assert_int_equal(
+        pkv_export_csr(manager, 0, &entry, 1, true, indptr, NULL, 0, last_page_len, &num_indices),
+        PKV_OK);
+    assert_string_equal(ids_text(indptr, 2), "0 0");
+    assert_int_equal(last_page_len[0], 0);
 }
 
 /* ---- table updates --------------------------------------------------------------------------- */
@@ -521,6 +562,7 @@ int main(void) {
         fixture_test(batch_of_nothing_is_padding_only),
         fixture_test(batch_arrays_that_are_not_wanted_may_be_null),
         fixture_test(batch_too_large_for_its_arrays_tells_the_need),
+        fixture_test(batch_of_a_later_caller_is_served_while_its_fields_are_zero),
         fixture_test(batch_beyond_the_blocks_is_refused),
         fixture_test(batch_slots_of_dropped_blocks_are_not_written),
         fixture_test(slot_of_every_position_is_block_times_size_plus_offset),
@@ -528,6 +570,7 @@ int main(void) {
         fixture_test(export_padded_is_in_entry_order_with_fill),
         fixture_test(export_csr_is_what_flashinfer_takes),
         fixture_test(export_csr_leaves_out_leading_nulls_on_request),
+        fixture_test(export_csr_of_nulls_alone_has_no_last_block),
         fixture_test(table_updates_keep_a_mirror_equal),
         fixture_test(table_updates_of_a_freed_row_are_not_sent),
         fixture_test(table_updates_after_mark_dirty_rebuild_a_lost_mirror),

@@ -469,6 +469,25 @@ static void common_prefix_counts_blocks_that_every_holder_shares(void **state) {
     assert_int_equal(common_prefix_of(manager, duplicate), 0);
 }
 
+/* A caller may give one key to several blocks; a row then owns a block more than once. */
+static void common_prefix_counts_rows_and_not_owners(void **state) {
+    const pkv_block_key keys[] = {{1, 0, 0}, {1, 0, 0}};
+    const pkv_request_args args = {.has_caller_keys = true};
+    pkv_manager *manager = make_small_manager(31, 16);
+    pkv_request first = open_prompt_as(manager, &args, "16*1 3*2");
+    pkv_request twice = open_prompt_as(manager, &args, "32*1 3*2");
+
+    (void)state;
+    assert_int_equal(pkv_request_append_keys(manager, first, keys, 1), PKV_OK);
+    assert_int_equal(pkv_request_append_keys(manager, twice, keys, 2), PKV_OK);
+    admit(manager, first);
+    end_request(manager, first);
+    assert_int_equal(admit(manager, twice), 32);
+    assert_string_equal(table_text(manager, twice, 0), "1 1 2");
+    admit(manager, open_prompt(manager, "100..150"));
+    assert_int_equal(common_prefix_of(manager, twice), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         fixture_test(prefill_shared_prefix_reuses_its_blocks),
@@ -495,6 +514,7 @@ int main(void) {
         fixture_test(preempted_request_hits_its_own_output),
         fixture_test(delay_caching_publishes_on_request),
         fixture_test(common_prefix_counts_blocks_that_every_holder_shares),
+        fixture_test(common_prefix_counts_rows_and_not_owners),
     };
 
     return cmocka_run_group_tests_name("manager", tests, NULL, NULL);

@@ -249,6 +249,23 @@ static void plan_refuses_bad_input(void **state) {
     assert_int_equal(pkv_plan_memory(&args, &plan), PKV_ERROR_UNSUPPORTED);
 }
 
+static void plan_that_no_memory_would_do_for_misses_no_bytes(void **state) {
+    static const uint64_t one_byte = 1;
+    pkv_memory_args args = llama_args();
+    pkv_memory_plan plan = make_plan();
+
+    (void)state;
+    args.block_bytes = &one_byte;
+    args.block_size = 1;
+    args.max_model_len = PKV_MAX_BLOCKS;
+    assert_int_equal(pkv_plan_memory(&args, &plan), PKV_NEVER_FITS);
+    assert_int_equal(plan.num_blocks, PKV_MAX_BLOCKS);
+    assert_int_equal(plan.max_model_len, PKV_MAX_BLOCKS - 1);
+    assert_int_equal(plan.missing_bytes, 0);
+    args.max_model_len = PKV_MAX_BLOCKS - 1;
+    assert_int_equal(pkv_plan_memory(&args, &plan), PKV_OK);
+}
+
 static void plan_of_a_pool_beyond_the_largest_is_the_largest(void **state) {
     const uint64_t one_byte = 1;
     pkv_memory_args args = llama_args();
@@ -272,6 +289,7 @@ int main(void) {
         fixture_test(plan_of_groups_with_their_own_block_sizes),
         fixture_test(plan_is_what_a_manager_then_admits),
         fixture_test(plan_refuses_bad_input),
+        fixture_test(plan_that_no_memory_would_do_for_misses_no_bytes),
         fixture_test(plan_of_a_pool_beyond_the_largest_is_the_largest),
     };
 

@@ -7,6 +7,7 @@
 #include "support/fixture.h"
 
 #include <inttypes.h>
+#include <locale.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -89,6 +90,42 @@ static void slots_of_shared_blocks_count_once(void **state) {
     assert_int_equal(stats.num_live_slots, 48 + 7 + 5);
     assert_int_equal(stats.num_live_slots + stats.num_reserved_slots + stats.num_internal_slots,
                      5 * 16);
+}
+
+/* Columns that the caller let drop ahead of its tokens hold nothing. */
+static void slots_of_columns_dropped_ahead_are_not_counted(void **state) {
+    const pkv_group_config group = window_group(4, 4);
+    pkv_manager *manager = make_hybrid_manager(41, &group, 1);
+    pkv_request request = open_prompt(manager, "0..7");
+    pkv_slots_args args = slots_of(0, 8);
+    pkv_stats stats;
+
+    (void)state;
+    args.num_lookahead_tokens = 16;
+    assert_int_equal(pkv_allocate_slots(manager, request, &args, NULL), PKV_OK);
+    assert_int_equal(pkv_remove_skipped_blocks(manager, request, 19), PKV_OK);
+    assert_string_equal(table_text(manager, request, 0), "0 0 0 0 5 6");
+    stats = stats_of(manager);
+    assert_int_equal(stats.num_live_slots, 0);
+    assert_int_equal(stats.num_reserved_slots, 8);
+    assert_int_equal(stats.num_internal_slots, 0);
+}
+
+/* Its blocks are written, and others read them, wherever this one's caller wants to begin anew. */
+static void slots_of_shared_blocks_stay_live_where_one_owner_goes_back(void **state) {
+    pkv_manager *manager = make_small_manager(11, 16);
+    const pkv_request_args whole = {.max_num_tokens = 64};
+    pkv_request first = open_prompt_as(manager, &whole, COMMON " 7*3");
+    pkv_stats stats;
+
+    (void)state;
+    admit(manager, first);
+    admit(manager, open_prompt_as(manager, &whole, COMMON " 5*3"));
+    assert_int_equal(allocate(manager, first, 0, 1), PKV_OK);
+    stats = stats_of(manager);
+    assert_int_equal(stats.num_live_slots, 48 + 5);
+    assert_int_equal(stats.num_reserved_slots, 16 + 11);
+    assert_int_equal(stats.num_internal_slots, 0);
 }
 
 static void slots_of_groups_count_by_their_block_sizes(void **state) {
@@ -299,6 +336,45 @@ static void prometheus_buffer_too_small_is_cut_and_tells_the_need(void **state) 
     assert_string_equal(cut, whole);
 }
 
+/* The format wants a point, whatever the program's locale writes. */
+static void prometheus_usage_has_a_point_in_every_locale(void **state) {
+    static const char *const locales[] = {"C", "de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8",
+                                          "fr_FR.utf8"};
+    static const struct {
+        double usage;
+        const char *text;
+    } cases[] = {{0.0, " 0.000000\n"},
+                 {0.4, " 0.400000\n"},
+                 {1.0 / 3.0, " 0.333333\n"},
+                 {2.0 / 3.0, " 0.666667\n"},
+                 {0.9999999, " 1.000000\n"},
+                 {1.0, " 1.000000\n"},
+                 /* No manager says these. */
+                 {1e300, " 1.000000\n"},
+                 {-1.0, " 0.000000\n"}};
+    char text[8192];
+    size_t size;
+    bool has_comma = false;
+
+    (void)state;
+    for (size_t l = 0; l < sizeof locales / sizeof locales[0]; l++) {
+        if (setlocale(LC_NUMERIC, locales[l]) == NULL) {
+            continue;
+        }
+        has_comma = has_comma || *localeconv()->decimal_point != '.';
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            const pkv_stats stats = {.struct_size = sizeof stats, .usage = cases[i].usage};
+
+            assert_int_equal(pkv_format_prometheus(&stats, NULL, text, sizeof text, &size), PKV_OK);
+            assert_memory_equal(strstr(text, "\npagedkv_usage_ratio ") + 20, cases[i].text, 10);
+        }
+    }
+    assert_non_null(setlocale(LC_NUMERIC, "C"));
+    if (!has_comma) {
+        print_message("this machine has no locale with a comma; only its own were tried\n");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         fixture_test(stats_of_an_unused_manager_are_zero_but_for_the_pool),
@@ -306,6 +382,8 @@ int main(void) {
         fixture_test(usage_of_a_pool_without_blocks_is_zero),
         fixture_test(slots_are_live_reserved_or_internal),
         fixture_test(slots_of_shared_blocks_count_once),
+        fixture_test(slots_of_columns_dropped_ahead_are_not_counted),
+        fixture_test(slots_of_shared_blocks_stay_live_where_one_owner_goes_back),
         fixture_test(slots_of_groups_count_by_their_block_sizes),
         fixture_test(hits_are_counted_at_admission_not_at_lookup),
         fixture_test(resumes_are_counted_apart),
@@ -314,6 +392,7 @@ int main(void) {
         fixture_test(levels_add_up_after_every_call_of_a_random_walk),
         fixture_test(prometheus_text_has_a_type_and_a_sample_for_each_metric),
         fixture_test(prometheus_buffer_too_small_is_cut_and_tells_the_need),
+        fixture_test(prometheus_usage_has_a_point_in_every_locale),
     };
 
     return cmocka_run_group_tests_name("stats", tests, NULL, NULL);

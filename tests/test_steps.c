@@ -331,6 +331,32 @@ static void free_after_holds_blocks_until_the_step_completes(void **state) {
     assert_int_equal(pkv_allocate_slots(manager, next, &args, &slots), PKV_OK);
 }
 
+/* Held tables own blocks, too, but are nobody's table any more. */
+static void free_after_leaves_the_common_prefix_to_the_rows(void **state) {
+    pkv_manager *manager = make_small_manager(31, 16);
+    pkv_request first = open_prompt(manager, COMMON " 7*3");
+    pkv_request second = open_prompt(manager, COMMON " 5*3");
+    pkv_request other = open_prompt(manager, "100..150");
+    int32_t num_blocks = -1;
+
+    (void)state;
+    admit_in_step(manager, first, 1);
+    admit_in_step(manager, second, 1);
+    admit_in_step(manager, other, 1);
+    assert_int_equal(pkv_free_after(manager, second, 1), PKV_OK);
+    /* Two owners, two rows, and yet no block in common. */
+    assert_int_equal(pkv_get_num_common_prefix_blocks(manager, first, 0, &num_blocks), PKV_OK);
+    assert_int_equal(num_blocks, 0);
+
+    assert_int_equal(pkv_free(manager, other), PKV_OK);
+    admit_in_step(manager, second, 2);
+    /* Three owners, two rows, which share their prefix. */
+    assert_int_equal(pkv_get_num_common_prefix_blocks(manager, first, 0, &num_blocks), PKV_OK);
+    assert_int_equal(num_blocks, 3);
+    assert_int_equal(pkv_get_num_common_prefix_blocks(manager, second, 0, &num_blocks), PKV_OK);
+    assert_int_equal(num_blocks, 3);
+}
+
 static void free_after_outlives_the_handle(void **state) {
     pkv_manager *manager = make_small_manager(6, 16);
     pkv_request request = open_prompt(manager, "0..39");
@@ -536,6 +562,7 @@ int main(void) {
         fixture_test(unschedule_before_columns_that_were_published_late_keeps_those),
         fixture_test(unschedule_without_blocks_or_publications_does_nothing),
         fixture_test(free_after_holds_blocks_until_the_step_completes),
+        fixture_test(free_after_leaves_the_common_prefix_to_the_rows),
         fixture_test(free_after_outlives_the_handle),
         fixture_test(free_after_blocks_can_be_hit_meanwhile),
         fixture_test(free_after_a_complete_step_or_step_zero_frees_at_once),

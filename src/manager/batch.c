@@ -76,6 +76,28 @@ pkv_status pkv_get_new_block_ids(const pkv_manager *manager,
     return PKV_OK;
 }
 
+/* Whether every leased row has `block` in `column`. As many owners as rows say so at once, unless
+ * tables that wait for a step own it, too, or keys of the caller put it twice into a row. */
+static bool is_common(const pkv_manager *manager, int32_t g, int32_t column, pkv_block_id block) {
+    const struct pkvi_row_map *rows = &manager->rows;
+    uint32_t ref_cnt = manager->pool->states[block].ref_cnt;
+
+    if (ref_cnt < (uint32_t)rows->num_leased) {
+        return false;
+    }
+    if (rows->num_held == 0 && manager->requests.num_caller_keyed == 0) {
+        return ref_cnt == (uint32_t)rows->num_leased;
+    }
+    for (int32_t row = 1; row <= rows->max_rows; row++) {
+        if (rows->storage_of[row] >= 0 &&
+            (column >= pkvi_manager_row(manager, g, row)->num_blocks ||
+             pkvi_manager_cells(manager, g, row)[column] != block)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 pkv_status pkv_get_num_common_prefix_blocks(const pkv_manager *manager,
                                             pkv_request handle,
                                             int32_t group,
@@ -96,8 +118,8 @@ pkv_status pkv_get_num_common_prefix_blocks(const pkv_manager *manager,
     }
     row = pkvi_manager_row(manager, group, request->row);
     cells = pkvi_manager_cells(manager, group, request->row);
-    while (*num_blocks < row->num_blocks && manager->pool->states[cells[*num_blocks]].ref_cnt ==
-                                                (uint32_t)manager->rows.num_leased) {
+    while (*num_blocks < row->num_blocks &&
+           is_common(manager, group, *num_blocks, cells[*num_blocks])) {
         ++*num_blocks;
     }
     return PKV_OK;
@@ -163,6 +185,8 @@ static pkv_status check_entries(const pkv_manager *manager,
             room = (int64_t)pkvi_manager_row(manager, group, request->row)->num_blocks *
                    manager->groups[group].block_size;
         }
+        /* Blocks may hold more than any position says, where block sizes are huge. */
+        room = room < INT32_MAX ? room : INT32_MAX;
         if (entries[i].num_computed_tokens < 0 || entries[i].num_new_tokens < 0 || length > room) {
             return PKVI_INVALID(manager, "entry %d: %lld tokens do not fit into blocks for %lld", i,
                                 (long long)length, (long long)room);
@@ -212,15 +236,30 @@ static void pad_batch(pkv_batch *batch) {
     }
 }
 
+/* The arrays of a batch are written in place, so it is read in place, too: what a later version put
+ * behind the fields of this one must be zero. */
+static pkv_status check_batch_struct(const pkv_manager *manager, const pkv_batch *batch) {
+    pkv_batch own;
+    pkv_status status = batch == NULL || batch->struct_size < sizeof *batch
+                            ? PKV_ERROR_INVALID_ARGUMENT
+                            : pkvi_read_struct(&own, sizeof own, sizeof own, batch);
+
+    if (status != PKV_OK) {
+        return pkvi_fail(manager->error, status,
+                         "batch is NULL, its struct_size is not set, or a later field is set");
+    }
+    if (batch->max_requests < 0 || batch->max_tokens < 0 || batch->padded_requests < 0 ||
+        batch->padded_tokens < 0) {
+        return PKVI_INVALID(manager, "a capacity or padding of the batch is negative");
+    }
+    return PKV_OK;
+}
+
 /* A NULL array is not wanted, so its capacity does not matter. */
 static pkv_status check_batch(const pkv_manager *manager, const pkv_batch *batch) {
     bool has_requests =
         batch->rows != NULL || batch->seq_lens != NULL || batch->query_start_loc != NULL;
 
-    if (batch->max_requests < 0 || batch->max_tokens < 0 || batch->padded_requests < 0 ||
-        batch->padded_tokens < 0) {
-        return PKVI_INVALID(manager, "a capacity or padding of the batch is negative");
-    }
     if ((has_requests && (batch->num_requests > batch->max_requests ||
                           batch->padded_requests > batch->max_requests)) ||
         (batch->slot_mapping != NULL &&
@@ -244,11 +283,10 @@ pkv_status pkv_batch_build(const pkv_manager *manager,
     if (manager == NULL) {
         return PKV_ERROR_INVALID_ARGUMENT;
     }
-    /* The struct has had one size only, and its arrays are written in place. */
-    if (batch == NULL || batch->struct_size != sizeof *batch) {
-        return PKVI_INVALID(manager, "batch is NULL or its struct_size is not set");
+    status = check_batch_struct(manager, batch);
+    if (status == PKV_OK) {
+        status = check_entries(manager, group, entries, num_entries, &num_tokens);
     }
-    status = check_entries(manager, group, entries, num_entries, &num_tokens);
     if (status != PKV_OK) {
         return status;
     }
@@ -392,7 +430,7 @@ pkv_status pkv_export_csr(const pkv_manager *manager,
         }
         indptr[i + 1] = indptr[i] + count - first;
         last_page_len[i] =
-            count == 0 ? 0 : length - (count - 1) * manager->groups[group].block_size;
+            count == first ? 0 : length - (count - 1) * manager->groups[group].block_size;
     }
     return PKV_OK;
 }

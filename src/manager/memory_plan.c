@@ -102,6 +102,9 @@ static pkv_status plan_memory(const pkv_memory_args *args,
         return PKV_NEVER_FITS;
     }
     bytes = num_needed * plan->block_bytes;
+    if (bytes <= plan->available_bytes) {
+        return PKV_NEVER_FITS; /* PKV_MAX_BLOCKS is in the way; no memory would do */
+    }
     plan->missing_bytes = bytes - plan->available_bytes;
     if (taken > budget && !add_bytes(&plan->missing_bytes, taken - budget)) {
         plan->missing_bytes = UINT64_MAX;

@@ -125,6 +125,10 @@ pkv_status pkv_request_close(pkv_manager *manager, pkv_request handle) {
         return status;
     }
     request = pkvi_manager_request(manager, handle, &status);
+    /* Generations come round; what is remembered must not outlive its request. */
+    if (manager->lookup->request.index == handle.index) {
+        manager->lookup->is_set = false;
+    }
     pkvi_request_close(&manager->requests, request);
     PKVI_CHECK_AFTER(manager);
     return PKV_OK;

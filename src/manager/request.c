@@ -241,6 +241,7 @@ pkv_status pkvi_request_open(struct pkvi_request_map *map,
         page_list(map, request)[i] = map->free_pages[--map->num_free_pages];
     }
     map->num_open++;
+    map->num_caller_keyed += request->has_caller_keys ? 1 : 0;
     map->num_reserved_tokens += args->max_num_tokens;
     pkvi_request_append(map, request, args->token_ids, args->num_tokens);
     out->index = (uint32_t)index;
@@ -256,6 +257,7 @@ void pkvi_request_close(struct pkvi_request_map *map, struct pkvi_request *reque
     }
     map->num_reserved_tokens -= request->max_num_tokens;
     map->num_open--;
+    map->num_caller_keyed -= request->has_caller_keys ? 1 : 0;
     request->is_open = false;
     request->next_free = map->first_free;
     map->first_free = pkvi_request_index(map, request);
@@ -265,6 +267,7 @@ pkv_status pkvi_request_map_check(const struct pkvi_request_map *map,
                                   struct pkvi_error_text *error) {
     int64_t num_reserved = 0;
     int32_t num_open = 0;
+    int32_t num_caller_keyed = 0;
     int32_t num_free = 0;
     int32_t num_pages = map->num_free_pages;
 
@@ -276,6 +279,7 @@ pkv_status pkvi_request_map_check(const struct pkvi_request_map *map,
             continue;
         }
         num_open++;
+        num_caller_keyed += request->has_caller_keys ? 1 : 0;
         num_reserved += request->max_num_tokens;
         num_pages += pages_for(map, request->max_num_tokens);
         if (request->generation == 0) {
@@ -292,7 +296,8 @@ pkv_status pkvi_request_map_check(const struct pkvi_request_map *map,
          i = map->requests[i].next_free) {
         num_free++;
     }
-    if (num_open != map->num_open || num_open + num_free != map->max_requests) {
+    if (num_open != map->num_open || num_open + num_free != map->max_requests ||
+        num_caller_keyed != map->num_caller_keyed) {
         return pkvi_fail(error, PKV_ERROR_CORRUPT, "I18: open and free handles do not add up");
     }
     if (num_reserved != map->num_reserved_tokens || num_reserved > map->max_total_tokens ||

@@ -58,6 +58,7 @@ struct pkvi_request_map {
     int32_t hash_block_size; /* tokens of a key */
     int64_t max_total_tokens;
     int64_t num_reserved_tokens; /* sum of max_num_tokens of open requests */
+    int32_t num_caller_keyed;    /* open requests whose keys the caller makes */
     bool computes_keys;
     struct pkvi_hash_keys hash_keys;
 };

@@ -27,27 +27,39 @@ static int64_t used_slots(const pkv_manager *manager) {
            manager->groups[0].block_size;
 }
 
-/* Split the slots in use. Only the end of a row is not written, and it is never shared. */
+/* Split what one row has in one group: only its end is not written. Blocks there that the caller
+ * let drop are not in use, and where another owner shares one the caller's count went back, and it
+ * is written. */
+static void split_row(const pkv_manager *manager, int32_t g, int32_t row, pkv_stats *stats) {
+    int32_t block_size = manager->groups[g].block_size;
+    int32_t num_blocks = pkvi_manager_row(manager, g, row)->num_blocks;
+    int64_t num_live = manager->rows.num_live[row];
+    int64_t most = manager->requests.requests[manager->rows.owner_of[row]].max_num_tokens;
+
+    for (int32_t i = (int32_t)(num_live / block_size); i < num_blocks; i++) {
+        pkv_block_id block = pkvi_manager_cells(manager, g, row)[i];
+        int64_t begin = (int64_t)i * block_size;
+        int64_t end = begin + block_size;
+        int64_t reserved;
+
+        if (block == PKV_NULL_BLOCK || manager->pool->states[block].ref_cnt > 1) {
+            continue;
+        }
+        begin = begin < num_live ? num_live : begin;
+        reserved = (most < end ? most : end) - begin;
+        reserved = reserved > 0 ? reserved : 0;
+        stats->num_reserved_slots += reserved;
+        stats->num_internal_slots += end - begin - reserved;
+        stats->num_live_slots -= end - begin;
+    }
+}
+
+/* Split the slots in use. */
 static void split_slots(const pkv_manager *manager, pkv_stats *stats) {
     stats->num_live_slots = used_slots(manager);
     for (int32_t row = 1; row <= manager->rows.max_rows; row++) {
-        int32_t num_live = manager->rows.num_live[row];
-        int64_t most;
-
-        if (manager->rows.storage_of[row] < 0) {
-            continue;
-        }
-        most = manager->requests.requests[manager->rows.owner_of[row]].max_num_tokens;
-        for (int32_t g = 0; g < manager->num_groups; g++) {
-            int64_t unwritten = (int64_t)pkvi_manager_row(manager, g, row)->num_blocks *
-                                    manager->groups[g].block_size -
-                                num_live;
-            int64_t reserved = most > num_live ? most - num_live : 0;
-
-            reserved = reserved < unwritten ? reserved : unwritten;
-            stats->num_reserved_slots += reserved;
-            stats->num_internal_slots += unwritten - reserved;
-            stats->num_live_slots -= unwritten;
+        for (int32_t g = 0; g < manager->num_groups && manager->rows.storage_of[row] >= 0; g++) {
+            split_row(manager, g, row, stats);
         }
     }
 }
@@ -160,12 +172,22 @@ static void write_gauge(struct writer *writer, const char *name, const char *hel
     write_text(writer, digits);
 }
 
-static void write_levels(struct writer *writer, const pkv_stats *stats) {
+/* A share from 0 to 1 to six places. Digit by digit, since printf writes the point of the program's
+ * locale, which need not be a point. */
+static void write_ratio(struct writer *writer, const char *name, const char *help, double ratio) {
     char digits[32];
+    int32_t millionths = 0;
 
-    write_head(writer, "usage_ratio", "gauge", "Share of blocks that are held.");
-    (void)snprintf(digits, sizeof digits, "%.6f\n", stats->usage);
+    if (ratio > 0.0) {
+        millionths = ratio < 1.0 ? (int32_t)(ratio * 1e6 + 0.5) : 1000000;
+    }
+    write_head(writer, name, "gauge", help);
+    (void)snprintf(digits, sizeof digits, "%d.%06d\n", millionths / 1000000, millionths % 1000000);
     write_text(writer, digits);
+}
+
+static void write_levels(struct writer *writer, const pkv_stats *stats) {
+    write_ratio(writer, "usage_ratio", "Share of blocks that are held.", stats->usage);
     write_gauge(writer, "blocks", "Blocks of the pool, null block included.", stats->num_blocks);
     write_gauge(writer, "free_blocks", "Blocks without owner.", stats->num_free_blocks);
     write_gauge(writer, "cached_blocks", "Blocks that carry a key.", stats->num_cached_blocks);

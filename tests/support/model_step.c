@@ -150,6 +150,19 @@ model_statuses model_reset(model_manager *model) {
     return model_pool_reset(&model->pool) ? MODEL_OK : MODEL_BUSY;
 }
 
+/* Whether every table of the group has this block in this column. */
+static bool is_common(const model_manager *model, int32_t group, int32_t column, pkv_block_id id) {
+    for (int32_t i = 0; i < MODEL_MAX_REQUESTS; i++) {
+        const model_request *request = &model->requests[i];
+        if (request->is_open && request->row != PKV_NULL_ROW &&
+            (column >= request->tables[group].num_blocks ||
+             request->tables[group].ids[column] != id)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 int32_t model_num_common_prefix_blocks(const model_manager *model,
                                        const model_request *request,
                                        int32_t group) {
@@ -159,8 +172,7 @@ int32_t model_num_common_prefix_blocks(const model_manager *model,
     if (model->groups[group].kind != PKV_GROUP_FULL_ATTENTION || model->pool.disable_prefix_cache) {
         return 0;
     }
-    while (count < table->num_blocks &&
-           model->pool.blocks[table->ids[count]].ref_cnt == model->num_rows) {
+    while (count < table->num_blocks && is_common(model, group, count, table->ids[count])) {
         count++;
     }
     return count;
@@ -196,8 +208,8 @@ int32_t model_num_pending_blocks(const model_manager *model) {
     return count;
 }
 
-/* What the slots of used blocks hold: at the end of a row some are not written yet, or never
- * will. */
+/* What the slots of used blocks hold: at the end of a row some are not written yet, or never will
+ * be. A block with another owner was written by that one. */
 static void count_slots(const model_manager *model, pkv_stats *out) {
     for (int32_t id = 1; id < model->pool.num_blocks; id++) {
         const model_block *block = &model->pool.blocks[id];
@@ -207,8 +219,13 @@ static void count_slots(const model_manager *model, pkv_stats *out) {
         const model_request *request = &model->requests[i];
         for (int32_t group = 0; group < model->num_groups && request->row != PKV_NULL_ROW;
              group++) {
-            int32_t num_slots = request->tables[group].num_blocks * model->groups[group].block_size;
+            int32_t block_size = model->groups[group].block_size;
+            int32_t num_slots = request->tables[group].num_blocks * block_size;
             for (int32_t slot = request->num_live_tokens; slot < num_slots; slot++) {
+                pkv_block_id id = request->tables[group].ids[slot / block_size];
+                if (id == PKV_NULL_BLOCK || model->pool.blocks[id].ref_cnt > 1) {
+                    continue;
+                }
                 out->num_live_slots--;
                 if (slot < request->max_num_tokens) {
                     out->num_reserved_slots++;
