@@ -27,6 +27,11 @@ int test_devices_open(struct test_device *devices, int32_t num_threads) {
     int count = 0;
 
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+#ifdef TEST_ONLY_INSTRUCTIONS
+        if (kinds[i].instructions != TEST_ONLY_INSTRUCTIONS) {
+            continue;
+        }
+#endif
         struct test_device *device = &devices[count++];
         pkv_cpu_config config = {.struct_size = sizeof config,
                                  .instructions = kinds[i].instructions,
