@@ -221,8 +221,8 @@ PKV_API pkv_status pkv_request_get_keys(const pkv_manager *manager,
  * num_computed_tokens  tokens that need no computing; at most num_tokens - 1, since the last token
  *                      must run to give logits. 0 for a request with skip_cache_read.
  *
- * No reference is taken, no order changes, no statistics count. Returns PKV_OK. Source: vLLM V1
- * get_computed_blocks. */
+ * No reference is taken, no order changes, and no hit is counted: of the statistics only rejected
+ * collisions and index slots read go on. Returns PKV_OK. Source: vLLM V1 get_computed_blocks. */
 PKV_API pkv_status pkv_get_computed_blocks(const pkv_manager *manager,
                                            pkv_request request,
                                            int32_t *num_computed_tokens);
@@ -247,7 +247,8 @@ typedef struct pkv_slots_args {
     int32_t num_new_computed_tokens;      /* from pkv_get_computed_blocks; only without blocks */
     int32_t num_external_computed_tokens; /* to be loaded from elsewhere */
     int32_t num_lookahead_tokens;         /* places for drafts of later steps */
-    int32_t num_in_flight_tokens;         /* of num_computed_tokens: scheduled, not finished */
+    int32_t num_in_flight_tokens;         /* of num_computed_tokens: scheduled, not finished;
+                                             more than that count as all of them */
     int32_t num_watermark_blocks;         /* keep this many free; for admissions */
     int32_t num_reserved_blocks;          /* keep this many free; promised to others */
     bool full_sequence_must_fit;          /* admit only if all known tokens fit now */
