@@ -93,7 +93,8 @@ PKV_API pkv_status pkv_manager_config_check(const pkv_manager_config *config, co
 
 /* Compute how many bytes pkv_manager_init needs. [any thread | O(groups)]
  *
- * Returns 0 for a configuration that pkv_manager_config_check refuses. */
+ * Returns 0 for a configuration that pkv_manager_config_check refuses, or whose size no size_t holds
+ * (pkv_manager_create then says PKV_ERROR_OUT_OF_MEMORY). */
 PKV_API size_t pkv_manager_size(const pkv_manager_config *config);
 
 /* Make a manager in memory that the caller owns: 64-byte aligned, >= pkv_manager_size bytes.

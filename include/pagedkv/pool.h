@@ -113,7 +113,8 @@ PKV_API pkv_status pkv_pool_config_check(const pkv_pool_config *config, const ch
 /* Compute how many bytes pkv_pool_init needs.
  * [any thread | O(groups) | no allocation]
  *
- * Returns 0 for a configuration that pkv_pool_config_check refuses. */
+ * Returns 0 for a configuration that pkv_pool_config_check refuses, or whose size no size_t holds
+ * (pkv_pool_create then says PKV_ERROR_OUT_OF_MEMORY). */
 PKV_API size_t pkv_pool_size(const pkv_pool_config *config);
 
 /* Make a pool in memory that the caller owns, aligned to 64 bytes and >= pkv_pool_size bytes.
