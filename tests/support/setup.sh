@@ -62,6 +62,8 @@ setup_install() {
     required=$(setup_missing_required | tr '\n' ' ')$*
     optional=
     [ -e "$stamp" ] || optional=$(setup_missing_optional | tr '\n' ' ')
+    required=${required% }
+    optional=${optional% }
     if [ -z "$required$optional" ]; then
         return 0
     fi
@@ -72,7 +74,7 @@ setup_install() {
         exit 2
     fi
 
-    echo "== setup: installing $required $optional"
+    echo "== setup: installing${required:+ }$required${optional:+ }$optional"
     mkdir -p "$(dirname "$stamp")"
     log=$(dirname "$stamp")/setup.log
     if ! setup_apt_get update >"$log" 2>&1; then
