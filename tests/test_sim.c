@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Goal: pool and manager never differ from the naive model, whatever is called in whatever
- * order. Method: seeded episodes of the three simulators of support/sim.h, each with a
- * configuration of its own; a failure prints the seed of its episode, the step and the call, and
- * how to run it again. */
+/* Goal: pool and manager never differ from the naive model, whatever is called in whatever order.
+ * Method: seeded episodes of the three simulators of support/sim.h, each with a configuration of
+ * its own; a failure prints the seed of its episode, the step and the call, and how to run it
+ * again. */
 #include "support/sim.h"
 
 #include <signal.h>
@@ -15,6 +15,7 @@
 #define DEFAULT_SEED 1
 #define DEFAULT_STEPS 100000
 #define STEPS_PER_EPISODE 400
+#define EPISODES_PER_REPEAT 20
 
 static const char *const kind_names[SIM_NUM_KINDS] = {"pool", "chaos", "engine"};
 
@@ -143,29 +144,57 @@ static bool is_worth_something(const options *own, int kind, const sim_counts *c
     return is_worth;
 }
 
+/* Run one episode into the_log; returns false after a difference. */
+static bool run_episode(const options *own, int kind, uint64_t seed, sim_counts *counts) {
+    test_source source = test_source_of_seed(seed * SIM_NUM_KINDS + (uint64_t)kind);
+    int64_t rest = own->num_steps - counts->num_steps;
+
+    memset(&the_log, 0, sizeof the_log);
+    the_log.is_traced = own->is_traced;
+    the_seed = seed;
+    the_kind = kind;
+    sim_run_episode((sim_kind)kind, &source,
+                    rest < own->steps_per_episode ? rest : own->steps_per_episode, &the_log,
+                    counts);
+    if (the_log.has_failed) {
+        print_last_words(the_log.problem);
+    }
+    return !the_log.has_failed;
+}
+
+/* I28: the same calls once more, from the same memory, have the same answers. */
+static bool repeats(const options *own,
+                    int kind,
+                    uint64_t seed,
+                    const sim_counts *before,
+                    const sim_counts *after) {
+    sim_counts again = *before;
+
+    if (!run_episode(own, kind, seed, &again)) {
+        return false;
+    }
+    if (again.digest != after->digest) {
+        print_last_words("I28: the same calls had other answers the second time");
+        return false;
+    }
+    return true;
+}
+
 /* Run one kind; returns false after a difference. */
 static bool run_kind(const options *own, int kind, sim_counts *counts) {
-    uint64_t seed = own->seed;
+    for (uint64_t seed = own->seed; counts->num_steps < own->num_steps; seed++) {
+        sim_counts before = *counts;
 
-    while (counts->num_steps < own->num_steps) {
-        test_source source = test_source_of_seed(seed * SIM_NUM_KINDS + (uint64_t)kind);
-        int64_t rest = own->num_steps - counts->num_steps;
-
-        memset(&the_log, 0, sizeof the_log);
-        the_log.is_traced = own->is_traced;
-        the_seed = seed;
-        the_kind = kind;
-        sim_run_episode((sim_kind)kind, &source,
-                        rest < own->steps_per_episode ? rest : own->steps_per_episode, &the_log,
-                        counts);
-        if (the_log.has_failed) {
-            print_last_words(the_log.problem);
+        if (!run_episode(own, kind, seed, counts)) {
+            return false;
+        }
+        if ((seed - own->seed) % EPISODES_PER_REPEAT == 0 && !own->is_traced &&
+            !repeats(own, kind, seed, &before, counts)) {
             return false;
         }
         if (own->is_one_episode) {
             break;
         }
-        seed++;
     }
     print_counts(kind, counts);
     return true;

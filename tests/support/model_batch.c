@@ -165,6 +165,7 @@ model_statuses model_export_csr(const model_manager *model,
     for (int32_t i = 0; i < num_entries; i++) {
         const model_table *table = table_of(model, group, entries[i].slot);
         int32_t num_columns = columns_of(model, group, &entries[i]);
+        int32_t block_size = model->groups[group].block_size;
         bool is_leading = skip_leading_null;
         for (int32_t column = 0; column < num_columns; column++) {
             is_leading = is_leading && table->ids[column] == PKV_NULL_BLOCK;
@@ -176,10 +177,8 @@ model_statuses model_export_csr(const model_manager *model,
             }
         }
         indptr[i + 1] = at;
-        last_page_len[i] = num_columns == 0
-                               ? 0
-                               : (int32_t)length_of(&entries[i]) -
-                                     (num_columns - 1) * model->groups[group].block_size;
+        last_page_len[i] =
+            at == indptr[i] ? 0 : (int32_t)length_of(&entries[i]) - (num_columns - 1) * block_size;
     }
     *num_indices = at;
     return at > capacity ? MODEL_LIMIT : MODEL_OK;

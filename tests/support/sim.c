@@ -53,6 +53,12 @@ void sim_expect_equal(sim_log *log, const char *what, int64_t library, int64_t m
     }
 }
 
+void sim_digest(sim_counts *counts, uint64_t value) {
+    test_rand generator = {counts->digest ^ value};
+
+    counts->digest = test_rand_next(&generator);
+}
+
 void sim_expect_status(sim_log *log, sim_counts *counts, pkv_status status, uint32_t allowed) {
     char names[256] = "";
 
@@ -60,6 +66,7 @@ void sim_expect_status(sim_log *log, sim_counts *counts, pkv_status status, uint
         fprintf(stderr, "%lld %s: %s\n", (long long)log->step, log->operation,
                 pkv_status_name(status));
     }
+    sim_digest(counts, (uint64_t)(int64_t)status);
     if (status >= PKV_ERROR_CORRUPT && status <= PKV_NO_FREE_ROWS) {
         counts->num_calls[status - PKV_ERROR_CORRUPT]++;
         if ((allowed & MODEL_STATUS(status)) != 0) {

@@ -46,10 +46,14 @@ typedef struct sim_counts {
     int64_t num_calls[SIM_NUM_STATUSES]; /* by status, PKV_ERROR_CORRUPT first */
     int64_t num_hits;                    /* admissions that hit */
     int64_t num_reads_verified;          /* tokens read through tables and found right */
+    uint64_t digest; /* of all statuses, and of what the library was free to choose */
 } sim_counts;
 
 /* Compare a status with the set of allowed ones, and count it. */
 void sim_expect_status(sim_log *log, sim_counts *counts, pkv_status status, uint32_t allowed);
+
+/* Take a number into the digest. */
+void sim_digest(sim_counts *counts, uint64_t value);
 
 typedef enum sim_kind {
     SIM_POOL = 0,  /* pkv_pool_* alone */

@@ -32,6 +32,7 @@ static void note_handle(sim *self, int32_t slot, pkv_request handle) {
     if (self->num_handles < SIM_MAX_HANDLES) {
         self->handles[self->num_handles++] = handle;
     }
+    sim_digest(self->counts, (uint64_t)handle.index << 32 | handle.generation);
     self->model.requests[slot].handle = handle;
     self->states[slot] = (sim_request){0, 0, 0};
 }
@@ -191,6 +192,7 @@ pkv_status sim_call_allocate(sim *self,
     if (status == PKV_OK) {
         self->counts->num_hits += args->num_new_computed_tokens > 0 ? 1 : 0;
         adopt_row(self, request, out->row);
+        sim_digest(self->counts, (uint64_t)out->row);
         sim_expect_equal(self->log, "num_new_blocks", out->num_new_blocks, expected.num_new_blocks);
         sim_expect_equal(self->log, "num_copies", out->num_copies, 0);
     } else if (status == PKV_NO_FREE_BLOCKS) {

@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-#define MAX_KEYS 48
-#define MAX_LIST 24
+#define MAX_KEYS 96
+#define MAX_LIST 80
 #define NUM_TOKEN_VARIANTS 2
 
 typedef struct pool_sim {
@@ -20,6 +20,7 @@ typedef struct pool_sim {
     pkv_pool *pool;
     model_pool model;
     model_contents contents;
+    bool is_crowded; /* all keys share one hash */
     int32_t num_keys;
     pkv_block_key keys[MAX_KEYS];
     sim_consumer consumer;
@@ -117,7 +118,7 @@ static void judge(pool_sim *sim, pkv_status status, uint32_t allowed) {
 static void do_get_new_blocks(pool_sim *sim) {
     pkv_block_id ids[MAX_LIST + 1];
     pkv_block_id expected[MAX_LIST + 1];
-    int32_t count = once_in(sim, 50) ? -1 : draw(sim, 6) * draw(sim, 5);
+    int32_t count = once_in(sim, 50) ? -1 : draw(sim, 6) * draw(sim, once_in(sim, 6) ? 17 : 4);
     uint32_t allowed = count < 0                     ? MODEL_INVALID
                        : count > sim->model.num_free ? MODEL_STATUS(PKV_NO_FREE_BLOCKS)
                                                      : MODEL_OK;
@@ -143,7 +144,7 @@ static void do_match_and_acquire(pool_sim *sim) {
     int32_t num_free_hits = 0;
     uint32_t allowed = has_group(sim, group) ? 0 : MODEL_INVALID;
 
-    draw_keys(sim, group, draw(sim, MAX_LIST / 2), &list);
+    draw_keys(sim, group, draw(sim, once_in(sim, 4) ? MAX_LIST : 12), &list);
     sim_say(sim->log, "match group %d keys %d from %d", group, list.count, list.contents[0]);
     judge(sim,
           pkv_pool_match(sim->pool, group, list.keys, list.tokens, list.count, hits, &num_hits),
@@ -213,7 +214,7 @@ static void do_touch(pool_sim *sim) {
 
 static void do_free_blocks(pool_sim *sim) {
     pkv_block_id ids[MAX_LIST];
-    int32_t count = draw_ids(sim, ids, MAX_LIST);
+    int32_t count = draw_ids(sim, ids, once_in(sim, 6) ? MAX_LIST : 24);
     bool is_valid = are_in_range(sim, ids, count);
 
     for (int32_t i = 0; i < count && is_valid; i++) {
@@ -242,7 +243,7 @@ static void do_cache_blocks(pool_sim *sim) {
     pkv_block_id ids[MAX_LIST];
     struct key_list list;
     int32_t group = draw_group(sim);
-    int32_t count = draw_ids(sim, ids, 8);
+    int32_t count = draw_ids(sim, ids, once_in(sim, 6) ? 60 : 8);
     bool is_valid = are_in_range(sim, ids, count) && has_group(sim, group);
     model_publication publication = {.group = group, .parent = MODEL_NO_CONTENT};
     int32_t num_published = 0;
@@ -417,13 +418,15 @@ static void do_fault(pool_sim *sim) {
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
+/* Now and then all keys share one hash, so that they crowd in the index. */
 static void draw_palette(pool_sim *sim) {
+    sim->is_crowded = once_in(sim, 6);
     model_contents_clear(&sim->contents);
-    sim->num_keys = 4 + draw(sim, MAX_KEYS - 4);
+    sim->num_keys = sim->is_crowded ? MAX_KEYS : 4 + draw(sim, MAX_KEYS - 4);
     for (int32_t i = 0; i < sim->num_keys; i++) {
         pkv_block_key *key = &sim->keys[i];
         *key = (pkv_block_key){(uint64_t)i + 1, 0, (uint64_t)i + 1};
-        if (i > 0 && once_in(sim, 4)) { /* the same hash, another lineage */
+        if (i > 0 && (sim->is_crowded || once_in(sim, 4))) { /* the same hash, another lineage */
             key->hash_low = sim->keys[i - 1].hash_low;
             key->hash_high = sim->keys[i - 1].hash_high;
         } else if (i > 0 && once_in(sim, 6)) { /* half a hash in common */
@@ -439,8 +442,8 @@ static bool open_pool(pool_sim *sim) {
     int32_t block_sizes[3];
     pkv_pool_config config = {.struct_size = sizeof config};
 
-    config.num_blocks = 1 + draw(sim, once_in(sim, 10) ? 400 : 30);
-    config.num_groups = draw(sim, 4);
+    config.num_blocks = 1 + draw(sim, sim->is_crowded || once_in(sim, 10) ? 300 : 30);
+    config.num_groups = sim->is_crowded ? 0 : draw(sim, 4);
     config.block_size = draw(sim, 4) * 2;
     for (int32_t i = 0; i < 3; i++) {
         block_sizes[i] = sizes[draw(sim, 4)];

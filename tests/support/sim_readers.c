@@ -79,6 +79,7 @@ pkv_status sim_call_take_updates(sim *self, int32_t group, int32_t capacity) {
                         update->column, update->block_id);
             return status;
         }
+        sim_digest(self->counts, (uint64_t)update->row << 32 | (uint64_t)update->column);
         self->mirror[group][update->row][update->column] = update->block_id;
     }
     if (status == PKV_OK) {
@@ -141,6 +142,7 @@ pkv_status sim_call_take_fills(
     sim_expect_equal(self->log, "number of fills", count,
                      num_left < capacity ? num_left : capacity);
     for (int32_t i = 0; i < count && !self->log->has_failed; i++) {
+        sim_digest(self->counts, (uint64_t)out[i]);
         if (!model_pool_take_fill(&self->model.pool, group, out[i])) {
             sim_problem(self->log, "I10: fill of block %d, which did not wait for it", out[i]);
         }
