@@ -84,8 +84,8 @@ typedef enum pkv_feature {
     PKV_FEATURE_RECURRENT_GROUPS = 4, /* one state block a request (Mamba and its kin) */
     PKV_FEATURE_PREFIX_CACHE = 5,
     PKV_FEATURE_STEP_UNDO = 6,       /* pkv_step_fail, pkv_unschedule, pkv_free_after */
-    PKV_FEATURE_FORK = 7,            /* pkv_fork and copy-on-write */
-    PKV_FEATURE_TRUNCATE = 8,        /* pkv_truncate */
+    PKV_FEATURE_FORK = 7,            /* sharing a running request's blocks, copy-on-write */
+    PKV_FEATURE_TRUNCATE = 8,        /* taking back appended tokens */
     PKV_FEATURE_SWAP = 9,            /* tiers on host memory and disk */
     PKV_FEATURE_POSITION_SHIFT = 10, /* moving cached keys to other positions */
     PKV_FEATURE_COMPACTION = 11,     /* moving blocks to make free space contiguous */

@@ -276,8 +276,12 @@ typedef struct pkv_slots {
  *
  * A call that passes its checks first drops the blocks behind the window (as
  * pkv_remove_skipped_blocks), then does everything else or nothing. Free hits count as needed.
- * Published blocks can be hit at once, before the step has run; give a step, and pkv_step_fail or
- * pkv_unschedule take that back.
+ * Published blocks can be hit at once, before the step has run: in each layer write the tokens of all
+ * requests of a step before any of them attends, and run steps in order. Give a step, and
+ * pkv_step_fail or pkv_unschedule take a publication back.
+ *
+ * A request that outgrows the pool while no other holds blocks gets PKV_NO_FREE_BLOCKS, too; when it
+ * has been freed its next admission says PKV_NEVER_FITS. Keep max_num_tokens within the pool.
  *
  * Returns PKV_OK, PKV_NO_FREE_BLOCKS (preempt and retry), PKV_NO_FREE_ROWS, PKV_NEVER_FITS (only
  * while it holds no blocks: more than an empty pool has, what a window has passed not counted),
@@ -324,7 +328,9 @@ PKV_API pkv_status pkv_remove_skipped_blocks(pkv_manager *manager,
  * preemption by recompute, and the end of a request before pkv_request_close.
  * [mutates manager | O(blocks held)]
  *
- * Published blocks stay findable, so a request that returns often hits its own prefix. Returns
+ * Published blocks stay findable, so a request that returns often hits its own prefix. That is wrong
+ * for what it published in a step that has not run and will not: give steps numbers and call
+ * pkv_unschedule first, or take victims that are not in the step yet. Returns
  * PKV_OK (also when it held nothing). Source: vLLM V1 free. */
 PKV_API pkv_status pkv_free(pkv_manager *manager, pkv_request request);
 
@@ -402,6 +408,9 @@ PKV_API pkv_status pkv_get_block_table(const pkv_manager *manager,
 
 /* Hand over the cells of one group's table that changed, for the copy on the device. Cells past a
  * row's end are not cleared: kernels read ceil(seq_len / block_size) cells only.
+ *
+ * The copy has max_rows + 1 rows, of which row 0 is all null blocks and never updated, and in a row
+ * max_blocks_per_request columns, or what max_model_len needs where that is 0.
  * [mutates manager | O(max_rows + updates)]
  *
  * Returns PKV_OK, PKV_MORE (call again), PKV_ERROR_INVALID_ARGUMENT. */
@@ -440,7 +449,8 @@ PKV_API pkv_status pkv_batch_build(const pkv_manager *manager,
  * [reads manager | O(entries * row_stride) | all-or-nothing]
  *
  * table  [num_entries][row_stride]; cells past the blocks of num_computed_tokens + num_new_tokens
- *        get `fill`.
+ *        get `fill`. Row i is entry i, and not the row that pkv_batch_build names: a kernel that
+ *        follows batch rows over this table needs rows 0, 1, 2, …
  *
  * Returns PKV_OK, PKV_ERROR_LIMIT (row_stride too small), PKV_ERROR_INVALID_ARGUMENT,
  * PKV_ERROR_BUSY (as pkv_batch_build). */

@@ -40,8 +40,8 @@ typedef enum pkv_event_type {
     PKV_EVENT_ALL_BLOCKS_CLEARED = 3
 } pkv_event_type;
 
-/* One change of the set of findable blocks. A call that stores n blocks gives n events with one
- * call_index; a call that had blocks to store but skipped them all gives one with num_keys 0, as
+/* One change of the set of findable blocks. A call (a commit of one group) that stores n blocks
+ * gives n events with one call_index; a call that had blocks to store but skipped them all gives one with num_keys 0, as
  * vLLM V1 sends a message without hashes. Sequence numbers rise by one per event, dropped ones
  * included, so that a consumer sees a gap. */
 typedef struct pkv_event {

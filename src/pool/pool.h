@@ -5,8 +5,8 @@
  * queue, prefix index, publication log, events and fills, and the verbs without input checks. The
  * public functions, which check, are in pool.c and pool_verbs.c.
  *
- * The one idea: every change of who may find a block goes through pkvi_pool_publish and
- * pkvi_pool_forget, so that index, log and events cannot drift apart. */
+ * The one idea: every change of who may find a block goes through pkvi_pool_publish, or through the
+ * one way to forget a key, so that index, log and events cannot drift apart. */
 #ifndef PKVI_POOL_POOL_H
 #define PKVI_POOL_POOL_H
 
