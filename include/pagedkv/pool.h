@@ -328,7 +328,7 @@ PKV_API pkv_status pkv_pool_take_fills(
 
 /* Read counters and levels. [reads pool | O(1)]
  *
- * out->struct_size must be set. Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED. */
+ * out->struct_size must be set. Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_pool_get_stats(const pkv_pool *pool, pkv_pool_stats *out);
 
 /* Check every invariant of docs/invariants.md that concerns the pool alone.

@@ -41,7 +41,7 @@ bool pkvi_allocator_is_valid(const pkv_allocator *allocator);
 pkv_status pkvi_read_struct(void *target, size_t own_size, size_t least_size, const void *source);
 
 /* Write as much of `source` into a caller's struct as its struct_size has room for; the struct_size
- * itself stays. The same refusals. */
+ * itself stays. PKV_ERROR_INVALID_ARGUMENT for NULL or a size below `least_size`. */
 pkv_status pkvi_write_struct(void *target, const void *source, size_t own_size, size_t least_size);
 
 /* Text of the last failing call of an object. */
