@@ -5,7 +5,8 @@
  * and what the block size trades. Arguments and the order of runs; measuring and showing are in
  * fragmentation_*.c.
  *
- * The one idea: the same queue of requests goes through every layout, in the same number of slots. */
+ * The one idea: the same queue of requests goes through every layout, in the same number of
+ * slots. */
 #include "fragmentation_report.h"
 #include "options.h"
 #include "plot.h"

@@ -17,8 +17,8 @@
 #define STATE_FREE(order) ((int8_t)(1 + (order)))
 #define STATE_TAKEN(order) ((int8_t)(-1 - (order)))
 
-/* Invariants: the blocks that begin where state is not STATE_NOTHING tile [0, num_slots); no two free
- * blocks are buddies of each other; num_free_slots is the sum of the free ones' sizes. */
+/* Invariants: the blocks that begin where state is not STATE_NOTHING tile [0, num_slots); no two
+ * free blocks are buddies of each other; num_free_slots is the sum of the free ones' sizes. */
 struct buddy {
     int64_t num_slots, num_free_slots;
     int32_t heads[MAX_ORDER + 1]; /* lowest offset of each order's free list, or NONE */

@@ -25,8 +25,8 @@ int64_t buddy_allocate(buddy *allocator, int64_t size);
 /* Give back the block at `offset`. Returns its size; 0 where no block was handed out there. */
 int64_t buddy_free(buddy *allocator, int64_t offset);
 
-/* Size of the block handed out at `offset`: the size asked for, rounded up to a power of two. 0 where
- * there is none. */
+/* Size of the block handed out at `offset`: the size asked for, rounded up to a power of two. 0
+ * where there is none. */
 int64_t buddy_get_size(const buddy *allocator, int64_t offset);
 
 int64_t buddy_get_num_free_slots(const buddy *allocator);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Who uses the slots of a KV cache, step by step, under contiguous allocation and under paging by the
- * library. Requests come from one saturated queue, first come first served; each running one grows by
- * one token a step. How results are shown is not decided here.
+/* Who uses the slots of a KV cache, step by step, under contiguous allocation and under paging by
+ * the library. Requests come from one saturated queue, first come first served; each running one
+ * grows by one token a step. How results are shown is not decided here.
  *
  * The one idea: after each step every slot has exactly one use, read from the allocator's own state
- * (sizes of its blocks, number of its free slots), so the uses must sum up to all slots; a step where
- * they do not ends the run. */
+ * (sizes of its blocks, number of its free slots), so the uses must sum up to all slots; a step
+ * where they do not ends the run. */
 #ifndef PKV_BENCH_FRAGMENTATION_H
 #define PKV_BENCH_FRAGMENTATION_H
 
@@ -40,9 +40,9 @@
  *   live      holds a written token;
  *   reserved  is not written, and the request that holds it will write it;
  *   internal  is held by a request that will never write it;
- *   external  is held by nobody, and neither the waiting head of the queue nor a running request can
- *             take it; or the allocator added it by rounding; or it can never be used (what remains
- *             of the slots after whole blocks, the null block);
+ *   external  is held by nobody, and neither the waiting head of the queue nor a running request
+ *             can take it; or the allocator added it by rounding; or it can never be used (what
+ *             remains of the slots after whole blocks, the null block);
  *   free      is held by nobody and can be taken. */
 typedef enum slot_use {
     SLOTS_LIVE = 0,
@@ -158,8 +158,8 @@ typedef struct memory_result {
  * with a message. */
 bool memory_can_hold(const memory_setup *setup, int32_t block_size, char *error);
 
-/* Run one case. Returns false with a message: the accounting broke, the library refused what it must
- * not refuse, or the geometry cannot hold the longest request. */
+/* Run one case. Returns false with a message: the accounting broke, the library refused what it
+ * must not refuse, or the geometry cannot hold the longest request. */
 bool memory_run(const memory_setup *setup,
                 const memory_case *of,
                 bench_progress *progress,

@@ -4,8 +4,8 @@
 /* Contiguous allocation: a request gets one range of slots at admission and keeps it to its end.
  * The three policies of the published comparison differ in how much they reserve.
  *
- * The one idea: nothing can be added to a range later, so a slot that is free while the queue's head
- * is refused is of no use to anybody until somebody leaves: it is external. */
+ * The one idea: nothing can be added to a range later, so a slot that is free while the queue's
+ * head is refused is of no use to anybody until somebody leaves: it is external. */
 #include "fragmentation.h"
 
 #include "buddy.h"

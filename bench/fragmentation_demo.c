@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* The two cases that every introduction to paging tells: 2048 slots reserved for 100 tokens, and a
- * request that does not fit although enough slots are free. Both are played on the allocators and on
- * the library; the drawing is in fragmentation_picture.c.
+ * request that does not fit although enough slots are free. Both are played on the allocators and
+ * on the library; the drawing is in fragmentation_picture.c.
  *
  * The one idea: the story is fixed (who comes, who leaves), what happens is not: each placement is
  * what the allocator answered, and an answer that does not fit the story fails the demo. */
@@ -186,8 +186,8 @@ static bool play_first_fit(picture_row *row) {
     return is_good;
 }
 
-/* Mark the blocks of a request in the picture: block b stands at slots (b - 1) * size, since block 0
- * is the null block and lies outside. */
+/* Mark the blocks of a request in the picture: block b stands at slots (b - 1) * size, since block
+ * 0 is the null block and lies outside. */
 static void mark_blocks(picture_row *row,
                         const pkv_block_id *block_ids,
                         int32_t num_blocks,

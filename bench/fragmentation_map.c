@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The block map: which request holds which slot, step by step, under three layouts in a small memory
- * of two requests of maximal length.
+/* The block map: which request holds which slot, step by step, under three layouts in a small
+ * memory of two requests of maximal length.
  *
- * The one idea: a request in contiguous memory is one rectangle of time and slots, its written part a
- * rising polygon; a paged request is as many rectangles as it has blocks. */
+ * The one idea: a request in contiguous memory is one rectangle of time and slots, its written part
+ * a rising polygon; a paged request is as many rectangles as it has blocks. */
 #include "fragmentation_report.h"
 
 #include "plot.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Paged allocation by the library's manager, driven as a scheduler drives it: append, allocate slots,
- * preempt the youngest by recompute when blocks run out, admit above the watermark.
+/* Paged allocation by the library's manager, driven as a scheduler drives it: append, allocate
+ * slots, preempt the youngest by recompute when blocks run out, admit above the watermark.
  *
  * The one idea: blocks are counted in the manager's tables and pool, never in a copy kept here. */
 #include "fragmentation.h"
@@ -21,8 +21,8 @@ struct paged_simulation {
     pkv_manager *manager;
     bool use_prefix_cache;
     int32_t block_size, num_blocks, num_watermark_blocks;
-    /* The queue's open requests, its head last: preempted ones, the oldest on top, or below them the
-     * one new request that has been tried. */
+    /* The queue's open requests, its head last: preempted ones, the oldest on top, or below them
+     * the one new request that has been tried. */
     memory_request *waiting;
     int32_t num_waiting, waiting_capacity;
     /* A prompt of maximal length. Its first token is set to the request's number, so that no two

@@ -17,7 +17,8 @@
 static const char *const use_colours[SLOTS_NUM_USES] = {"#1b6ca8", "#9cc6e4", "#e8a33d", "#c8553d",
                                                         "#e3e3e3"};
 
-/* gnuplot reads a file name from a string in quotes; table names are safe, a user's file may not be. */
+/* gnuplot reads a file name from a string in quotes; table names are safe, a user's file may not
+ * be. */
 static void print_title(FILE *script, const char *what, const memory_experiment *experiment) {
     fprintf(script, "set title \"{/:Bold*1.15 %s}\\n{/*0.9 ", what);
     for (const char *at = experiment->list.name; *at != '\0'; at++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* One finished memory comparison and the ways to show it: a report for people, JSON lines, CSV files,
- * plots. Nothing is measured here.
+/* One finished memory comparison and the ways to show it: a report for people, JSON lines, CSV
+ * files, plots. Nothing is measured here.
  *
  * The one idea: all ways read the same results, so they cannot disagree. */
 #ifndef PKV_BENCH_FRAGMENTATION_REPORT_H

@@ -4,7 +4,8 @@
 /* Runs one case of the memory comparison and takes means. Who holds which slot is counted in
  * fragmentation_contiguous.c and fragmentation_paged.c.
  *
- * The one idea: means of batches of steps give the mean and, from their spread, its standard error. */
+ * The one idea: means of batches of steps give the mean and, from their spread, its standard
+ * error. */
 #include "fragmentation.h"
 
 #include <math.h>

@@ -46,7 +46,8 @@ double pool_case_cycle(pool_case *state);
  * `timed_publish` false the publication is done but not timed. */
 double pool_case_evict(pool_case *state, bool timed_publish);
 
-/* Touch and free `batch` cached blocks from the middle of the queue, `repeats` times; ns a block. */
+/* Touch and free `batch` cached blocks from the middle of the queue, `repeats` times; ns a
+ * block. */
 double pool_case_touch(pool_case *state);
 
 /* ---- manager --------------------------------------------------------------------------------- */

@@ -34,12 +34,12 @@ typedef struct curve {
  * the size of the pool. */
 bool curve_of_pool_size(curve *out, int32_t max_blocks, int32_t rounds);
 
-/* The whole life of the same prompts (keys, lookup, allocation, free) by blocks of 16 to 512, in a pool
- * of the same token capacity; ns a token; no peer. */
+/* The whole life of the same prompts (keys, lookup, allocation, free) by blocks of 16 to 512, in a
+ * pool of the same token capacity; ns a token; no peer. */
 bool curve_of_block_size(curve *out, int32_t rounds);
 
-/* Touch and free of one block in the middle of the free queue, 1 K to `max_blocks` free blocks; peer:
- * the same in a singly linked queue. */
+/* Touch and free of one block in the middle of the free queue, 1 K to `max_blocks` free blocks;
+ * peer: the same in a singly linked queue. */
 bool curve_of_middle_remove(curve *out, int32_t max_blocks, int32_t rounds);
 
 /* Whether the counts are the same at every point: blocks exactly, index slots within a half (chance

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* What bench_manager compares the library with, in the same run: a stack of block numbers (the floor
- * of any allocator), a walk through memory (the floor of any structure of that footprint), a list
- * as one writes it first, and a singly linked free queue. Nothing here is part of the library. */
+/* What bench_manager compares the library with, in the same run: a stack of block numbers (the
+ * floor of any allocator), a walk through memory (the floor of any structure of that footprint), a
+ * list as one writes it first, and a singly linked free queue. Nothing here is part of the
+ * library. */
 #ifndef PKV_BENCH_MANAGER_PEERS_H
 #define PKV_BENCH_MANAGER_PEERS_H
 
@@ -26,8 +27,8 @@ double stack_allocator_cycle(stack_allocator *stack,
                              int32_t batch,
                              int32_t repeats);
 
-/* A list as one writes it first: a node of 64 bytes a block that holds links, count and key together,
- * in an order shuffled over memory. */
+/* A list as one writes it first: a node of 64 bytes a block that holds links, count and key
+ * together, in an order shuffled over memory. */
 typedef struct naive_node {
     struct naive_node *previous, *next;
     int32_t ref_cnt;

@@ -4,7 +4,8 @@
 /* Plots of the benches: a gnuplot script and its data are written into a folder, gnuplot is run on
  * them, and an SVG file stands beside them. What is drawn is the caller's script.
  *
- * The one idea: data and script stay in the folder, so anybody can draw the plot anew, otherwise. */
+ * The one idea: data and script stay in the folder, so anybody can draw the plot anew,
+ * otherwise. */
 #ifndef PKV_BENCH_PLOT_H
 #define PKV_BENCH_PLOT_H
 

@@ -4,7 +4,8 @@
 /* What the benches print: JSON lines, CSV files, tables for people, progress; and the clock and the
  * medians behind the numbers. It knows nothing of what is measured.
  *
- * The one idea: stdout carries results only (a report, or JSON lines, never both), stderr the rest. */
+ * The one idea: stdout carries results only (a report, or JSON lines, never both), stderr the
+ * rest. */
 #ifndef PKV_BENCH_REPORT_H
 #define PKV_BENCH_REPORT_H
 

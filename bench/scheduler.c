@@ -31,8 +31,8 @@ static scheduler_request *choose_victim(const struct scheduler *scheduler) {
 
 /* With priorities the victim may have its share of this very step already: then the share goes back
  * to the budget. Its blocks were published when they were scheduled, but will not be computed now.
- * Tracked steps withdraw them; untracked ones leave them findable, as vLLM does. Nobody has hit them
- * yet, because admissions come later and not at all after a preemption. */
+ * Tracked steps withdraw them; untracked ones leave them findable, as vLLM does. Nobody has hit
+ * them yet, because admissions come later and not at all after a preemption. */
 static pkv_status preempt(struct scheduler *scheduler, scheduler_request *victim) {
     scheduler_entry *entry = scheduler_find_entry(scheduler, victim);
 
@@ -134,8 +134,8 @@ static bool is_uniform(const struct scheduler *scheduler) {
 }
 
 /* Beside uniform decodes, a newcomer with a single token to compute is widened to their shape by
- * places for drafts that it does not have, so that a captured graph can run the whole step. Not past
- * the threshold or the last position that is ever computed. */
+ * places for drafts that it does not have, so that a captured graph can run the whole step. Not
+ * past the threshold or the last position that is ever computed. */
 static bool wants_draft_places(const struct scheduler *scheduler,
                                int32_t num_hit_tokens,
                                int32_t num_missing_tokens) {

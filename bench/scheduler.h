@@ -2,13 +2,15 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* A continuous-batching scheduler on top of libpagedkv, for the benches, the conformance replay and
- * those who write their own. It decides which request computes how many tokens in the next step; the
- * manager decides which blocks hold them. It samples nothing and knows no model: the caller runs the
- * step and delivers the tokens. Synchronous: one step is scheduled, run and completed before the next.
+ * those who write their own. It decides which request computes how many tokens in the next step;
+ * the manager decides which blocks hold them. It samples nothing and knows no model: the caller
+ * runs the step and delivers the tokens. Synchronous: one step is scheduled, run and completed
+ * before the next.
  *
  * The one idea: there is no prefill phase and no decode phase. A request has computed tokens and
- * known tokens, and every step moves the first number towards the second, as far as the token budget
- * and the free blocks reach. Behaviour is vLLM V1's scheduler (no connector, no async scheduling).
+ * known tokens, and every step moves the first number towards the second, as far as the token
+ * budget and the free blocks reach. Behaviour is vLLM V1's scheduler (no connector, no async
+ * scheduling).
  *
  * Unsaid below: pointers are not NULL; a call that returns an error on its arguments has changed
  * nothing; nothing is allocated after creation. */
@@ -34,8 +36,8 @@
 struct scheduler;
 
 /* Configuration; zero a whole one, set the manager, max_requests and max_model_len. The manager is
- * lent; it needs rows for max_running_requests and, as pkv_plan_memory tells, blocks for at least one
- * sequence of max_model_len. */
+ * lent; it needs rows for max_running_requests and, as pkv_plan_memory tells, blocks for at least
+ * one sequence of max_model_len. */
 typedef struct scheduler_config {
     pkv_manager *manager;
     scheduler_policy policy;
@@ -128,8 +130,8 @@ pkv_status scheduler_add(struct scheduler *scheduler,
  * the manager, after which only scheduler_destroy is of use. */
 pkv_status scheduler_schedule(struct scheduler *scheduler, const scheduler_step **out);
 
-/* Deliver what the step computed. Rejected drafts are taken back, finished requests are freed in the
- * order of the entries, tokens beyond a finish are dropped.
+/* Deliver what the step computed. Rejected drafts are taken back, finished requests are freed in
+ * the order of the entries, tokens beyond a finish are dropped.
  *
  * outputs  [num_entries] of the step; read also for dropped entries, and ignored there.
  *
@@ -140,7 +142,8 @@ pkv_status scheduler_complete_step(struct scheduler *scheduler, const scheduler_
 /* Say that the step did not run: what it published is withdrawn and all its requests go back to the
  * front of the waiting queue, to be computed again from what is still valid.
  *
- * Returns PKV_OK, PKV_ERROR_UNSUPPORTED (without track_steps), PKV_ERROR_INVALID_ARGUMENT (no step). */
+ * Returns PKV_OK, PKV_ERROR_UNSUPPORTED (without track_steps), PKV_ERROR_INVALID_ARGUMENT (no
+ * step). */
 pkv_status scheduler_fail_step(struct scheduler *scheduler);
 
 /* Say how many draft tokens are proposed for the request's next step, at most max_draft_tokens.

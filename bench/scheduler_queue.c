@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* vLLM breaks ties of priority and arrival by the request's name, which is text: r10 is before r2. */
+/* vLLM breaks ties of priority and arrival by the request's name, which is text: r10 is before
+ * r2. */
 static int compare_names(const scheduler_request *left, const scheduler_request *right) {
     char left_name[16], right_name[16];
 

@@ -10,8 +10,8 @@
 
 #include "scheduler.h"
 
-/* running: [num_running], longest running first. ended: [num_ended], to be reused when the next step
- * begins. unused: a list through `next`. The maxima of the configuration are all set. */
+/* running: [num_running], longest running first. ended: [num_ended], to be reused when the next
+ * step begins. unused: a list through `next`. The maxima of the configuration are all set. */
 struct scheduler {
     scheduler_config config;
     scheduler_queue waiting;
@@ -45,14 +45,14 @@ void scheduler_start_running(struct scheduler *scheduler, scheduler_request *req
 /* Running to nowhere. The cursor stays on the request that it is on when one before it leaves. */
 void scheduler_stop_running(struct scheduler *scheduler, const scheduler_request *request);
 
-/* Nowhere to ended. Its blocks go back and its handle becomes stale; the struct stays readable until
- * the next step begins. */
+/* Nowhere to ended. Its blocks go back and its handle becomes stale; the struct stays readable
+ * until the next step begins. */
 pkv_status scheduler_end_request(struct scheduler *scheduler,
                                  scheduler_request *request,
                                  scheduler_state state);
 
-/* Running to waiting: take its blocks. Its tokens and keys stay, so on its return it often hits what
- * it computed before, and recomputes only the rest. */
+/* Running to waiting: take its blocks. Its tokens and keys stay, so on its return it often hits
+ * what it computed before, and recomputes only the rest. */
 pkv_status scheduler_take_back(struct scheduler *scheduler, scheduler_request *request);
 
 /* All ended ones to unused. */

@@ -5,7 +5,8 @@
  * does not know what a hit is; the scheduler tells it once a step.
  *
  * The one idea: whole steps enter and leave, so the window always holds at least the wished number
- * of requests once that many were seen, and no request is counted in part. Behaviour is vLLM V1's. */
+ * of requests once that many were seen, and no request is counted in part. Behaviour is vLLM
+ * V1's. */
 #ifndef SCHEDULER_WINDOW_H
 #define SCHEDULER_WINDOW_H
 

@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Hit rates in percent of an independent simulation: in-order replay of all requests, an LRU list of
- * ids, the last of a prompt included. */
+/* Hit rates in percent of an independent simulation: in-order replay of all requests, an LRU list
+ * of ids, the last of a prompt included. */
 typedef struct reference_point {
     const char *trace;
     int32_t num_requests, num_blocks;
@@ -105,7 +105,8 @@ static bool compute_keys(curve *c) {
 
 /* ---- through the pool ------------------------------------------------------------------------ */
 
-/* One request comes, is served and goes. Returns PKV_NO_FREE_BLOCKS when it is larger than the pool. */
+/* One request comes, is served and goes. Returns PKV_NO_FREE_BLOCKS when it is larger than the
+ * pool. */
 static pkv_status pass_request(
     curve *c, pkv_pool *pool, const pkv_block_key *keys, int32_t num_blocks, int32_t *num_hits) {
     pkv_status status = pkv_pool_match(pool, 0, keys, NULL, num_blocks, c->table, num_hits);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Hit curves of a trace with block ids (Mooncake): how much of it a cache of n blocks finds, request
- * after request, one at a time. Measured twice, through the pool and through the manager.
+/* Hit curves of a trace with block ids (Mooncake): how much of it a cache of n blocks finds,
+ * request after request, one at a time. Measured twice, through the pool and through the manager.
  *
  * The one idea: with one request at a time the pool is an LRU cache of blocks. A request's blocks
- * are taken, then freed from its end, so they become the youngest and its start the very youngest. */
+ * are taken, then freed from its end, so they become the youngest and its start the very
+ * youngest. */
 #ifndef PKV_BENCH_SERVE_CURVE_H
 #define PKV_BENCH_SERVE_CURVE_H
 
@@ -15,8 +16,8 @@
 #define SERVE_CURVE_MAX_POINTS 32
 
 /* The two paths do not count the same:
- *   pool     every id of the trace is one block, the last one of a prompt too, which is seldom full.
- *            This is how LRU simulations of such traces count.
+ *   pool     every id of the trace is one block, the last one of a prompt too, which is seldom
+ *            full. This is how LRU simulations of such traces count.
  *   manager  real prompts of num_input_tokens: the block that is not full has no key and cannot be
  *            hit, and at least one token is computed anew, so a prompt of whole blocks misses its
  *            last one. Besides, the partial block takes a place while the request runs. */

@@ -170,7 +170,8 @@ static void expect_successor(replay *r, int32_t index) {
     }
 }
 
-/* Hand over who stands before the door, until the scheduler or the manager's token memory is full. */
+/* Hand over who stands before the door, until the scheduler or the manager's token memory is
+ * full. */
 static bool add_arrived(replay *r) {
     serve_arrivals_advance(&r->arrivals, r->now);
     while (!r->is_door_shut && r->arrivals.first < r->arrivals.end) {

@@ -12,8 +12,8 @@
 #include "serve.h"
 #include "serve_source.h"
 
-/* Blocks that the options mean for this source: --num-blocks, or what the longest request needs eight
- * times over. */
+/* Blocks that the options mean for this source: --num-blocks, or what the longest request needs
+ * eight times over. */
 int32_t serve_replay_choose_num_blocks(const serve_options *options, const serve_source *source);
 
 /* Serve all requests of the source.

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The requests that bench_serve replays, whatever they come from: a trace file or the built-in chats.
+/* The requests that bench_serve replays, whatever they come from: a trace file or the built-in
+ * chats.
  *
  * The one idea: a request arrives at a stated time, or a stated time after another one has ended.
  * Traces are open loop (all times are known), chats are closed loop (nobody goes on before the
@@ -29,7 +30,8 @@ typedef struct serve_source {
     double *arrival_seconds; /* of a trace [num_requests] */
 } serve_source;
 
-/* Read the trace or make the chats. A trace without times, or with --rate, gets Poisson arrivals. */
+/* Read the trace or make the chats. A trace without times, or with --rate, gets Poisson
+ * arrivals. */
 bool serve_source_open(const serve_options *options, serve_source *out, char *error);
 
 void serve_source_close(serve_source *source);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The wrappers and histograms of serve_timed.h. bench/CMakeLists.txt names the same functions to the
- * linker, which turns pkv_x into __wrap_pkv_x and __real_pkv_x into pkv_x.
+/* The wrappers and histograms of serve_timed.h. bench/CMakeLists.txt names the same functions to
+ * the linker, which turns pkv_x into __wrap_pkv_x and __real_pkv_x into pkv_x.
  *
- * The one idea: a bucket is found from the position of the highest bit and the six bits below it. */
+ * The one idea: a bucket is found from the position of the highest bit and the six bits below
+ * it. */
 #include "serve_timed.h"
 
 #include "report.h"

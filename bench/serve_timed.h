@@ -5,8 +5,9 @@
  * function through a wrapper that reads the clock before and after (ld's --wrap), so the scheduler
  * is measured as it is.
  *
- * The one idea: every call that is made from outside is counted, none sampled. Durations fall into buckets that are exact to
- * 64 ns and 1.6 % wide above, so a percentile costs no memory however long the run is.
+ * The one idea: every call that is made from outside is counted, none sampled. Durations fall into
+ * buckets that are exact to 64 ns and 1.6 % wide above, so a percentile costs no memory however
+ * long the run is.
  *
  * State is the program's: one thread, one measurement at a time. */
 #ifndef PKV_BENCH_SERVE_TIMED_H

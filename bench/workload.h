@@ -2,11 +2,11 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* What the benches serve: requests with a prompt length, an output length and tokens, from built-in
- * length tables or from a trace file; multi-turn chats are in workload_chat.h. No scheduler, no clock
- * and no part of the library is here.
+ * length tables or from a trace file; multi-turn chats are in workload_chat.h. No scheduler, no
+ * clock and no part of the library is here.
  *
- * The one idea: a token is a pure function of (who owns this part of the sequence, position), so two
- * requests share a prefix exactly where their workload says so, and nothing is stored. */
+ * The one idea: a token is a pure function of (who owns this part of the sequence, position), so
+ * two requests share a prefix exactly where their workload says so, and nothing is stored. */
 #ifndef PKV_BENCH_WORKLOAD_H
 #define PKV_BENCH_WORKLOAD_H
 
@@ -28,8 +28,8 @@ typedef enum workload_format {
     WORKLOAD_TWO_COLUMNS = 4 /* input,output; with or without a header line */
 } workload_format;
 
-/* One request. Its sequence is prompt + output: the token at a position belongs to a hash block where
- * the prompt has them (owner: the block's id), else to the request alone. */
+/* One request. Its sequence is prompt + output: the token at a position belongs to a hash block
+ * where the prompt has them (owner: the block's id), else to the request alone. */
 typedef struct workload_item {
     double arrival_seconds; /* since the first one, never falling; 0 without arrivals */
     int32_t num_input_tokens, num_output_tokens; /* both >= 1 */
@@ -65,11 +65,12 @@ const char *workload_format_name(workload_format format);
 bool workload_make_table(
     const char *name, uint64_t seed, int32_t num_items, workload_list *out, char *error);
 
-/* Read a trace file; its format is found from its content, not from its name. Requests are ordered by
- * arrival, equal ones as in the file.
+/* Read a trace file; its format is found from its content, not from its name. Requests are ordered
+ * by arrival, equal ones as in the file.
  *
- * Lines without input or output tokens are skipped and counted. Anything else that is not understood
- * fails: the message is "FILE:LINE: what is wrong". Returns false then, and for an empty trace. */
+ * Lines without input or output tokens are skipped and counted. Anything else that is not
+ * understood fails: the message is "FILE:LINE: what is wrong". Returns false then, and for an empty
+ * trace. */
 bool workload_read_trace(const char *path, workload_list *out, char *error);
 
 /* Keep only requests of at most `max_total_tokens` prompt + output tokens; means are recomputed.

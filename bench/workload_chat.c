@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The chats of workload_chat.h. Each chat has a generator of its own, seeded by (seed, chat): what a
- * chat says does not depend on how many others there are.
+/* The chats of workload_chat.h. Each chat has a generator of its own, seeded by (seed, chat): what
+ * a chat says does not depend on how many others there are.
  *
  * The one idea: a turn only ever adds segments below an older one. Going on hangs the next message
  * under the last answer, an edit hangs it under an earlier answer, and a regeneration hangs another

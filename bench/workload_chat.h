@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Seeded multi-turn chats: who asks what after which answer. Chats share system prompts; a turn goes
- * on, edits an earlier message, or asks for the last answer once more. No clock and no part of the
- * library is here: a turn that waits for an answer says so, and the bench decides when that comes.
+/* Seeded multi-turn chats: who asks what after which answer. Chats share system prompts; a turn
+ * goes on, edits an earlier message, or asks for the last answer once more. No clock and no part of
+ * the library is here: a turn that waits for an answer says so, and the bench decides when that
+ * comes.
  *
- * The one idea: a chat is a tree of segments (system prompt, message, answer, ...), and a token is a
- * function of its segment and its place in it. Two prompts have equal tokens exactly as far as they
- * run through the same segments. */
+ * The one idea: a chat is a tree of segments (system prompt, message, answer, ...), and a token is
+ * a function of its segment and its place in it. Two prompts have equal tokens exactly as far as
+ * they run through the same segments. */
 #ifndef PKV_BENCH_WORKLOAD_CHAT_H
 #define PKV_BENCH_WORKLOAD_CHAT_H
 

@@ -4,7 +4,8 @@
 /* A block table by hand: 13 tokens of one sequence live in the physical blocks 7, 2, 5 and 8, and
  * each token has one slot. The pool alone is enough for an engine that keeps its own tables.
  *
- * The one idea: logical blocks are in order, physical ones need not be. The block table joins them. */
+ * The one idea: logical blocks are in order, physical ones need not be. The block table joins
+ * them. */
 #include <pagedkv.h>
 
 #include <stdio.h>

@@ -24,7 +24,8 @@ static void check(pkv_status status) {
     }
 }
 
-/* A prompt: the system prompt (tokens 100, 101, ...), then num_user_tokens that only `user` says. */
+/* A prompt: the system prompt (tokens 100, 101, ...), then num_user_tokens that only `user`
+ * says. */
 static pkv_request open_request(int32_t user, int32_t num_shared_tokens, int32_t num_user_tokens) {
     int32_t token_ids[max_tokens];
     pkv_request_args args = {.struct_size = sizeof args, .token_ids = token_ids};

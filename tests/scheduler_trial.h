@@ -41,7 +41,8 @@ int trial_tear_down(void **state);
  * 16, sequences up to 2048 tokens. */
 void trial_start(struct trial *trial, int32_t num_blocks);
 
-/* Add a request. Two of equal content share the tokens of their common length, others share none. */
+/* Add a request. Two of equal content share the tokens of their common length, others share
+ * none. */
 scheduler_request *trial_add(struct trial *trial,
                              int32_t content,
                              int32_t num_tokens,

@@ -195,7 +195,8 @@ static void max_model_len_caps_lookahead(void **state) {
 
 /* ---- tokens computed elsewhere --------------------------------------------------------------- */
 
-/* Make every group's next hit stand at the head of the queue: `first` is freed before all others. */
+/* Make every group's next hit stand at the head of the queue: `first` is freed before all
+ * others. */
 static void fill_and_free(pkv_manager *manager, int32_t num_other_tokens) {
     pkv_request first = open_prompt(manager, "0..79");
     pkv_request other = open_prompt(manager, "2000..%d", 2000 + num_other_tokens - 1);

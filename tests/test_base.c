@@ -194,7 +194,8 @@ static const struct {
      offsetof(pkv_stats, num_free_blocks)},
 };
 
-/* Call number `index` with the first `filled` bytes good, all others `tail`, and this struct_size. */
+/* Call number `index` with the first `filled` bytes good, all others `tail`, and this
+ * struct_size. */
 static pkv_status call_input(size_t index, size_t filled, int tail, size_t struct_size) {
     uint64_t storage[64];
     uint32_t size = (uint32_t)struct_size;

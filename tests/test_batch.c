@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* Goal: what leaves the manager as plain arrays (batches, padded tables, index pointers, table
- * updates, fills) says the same as its block tables. Method: small batches by hand, then a mirror of
- * the device's table that is kept by updates alone. */
+ * updates, fills) says the same as its block tables. Method: small batches by hand, then a mirror
+ * of the device's table that is kept by updates alone. */
 #include "support/fixture.h"
 
 #include <string.h>

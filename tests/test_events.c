@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* Goal: whoever replays the events knows exactly which keys are findable, and can fill in what a
- * message to a router needs. Method: the event cases of vLLM V1 by hand, then a seeded run of a small
- * engine whose events are replayed into a table that must equal the pool's. */
+ * message to a router needs. Method: the event cases of vLLM V1 by hand, then a seeded run of a
+ * small engine whose events are replayed into a table that must equal the pool's. */
 #include "support/fixture.h"
 
 #include <inttypes.h>

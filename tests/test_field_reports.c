@@ -2,9 +2,10 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* Goal: failures that were seen in KV-cache managers in the field do not happen here. Method: each
- * is reduced to the smallest case that showed it; the name of a test is what must hold instead. This
- * file has the prefix cache, its boundary and its identity; capacity, windows, and what is counted
- * are in test_field_capacity.c and test_field_windows.c. docs/testing.md lists the symptoms. */
+ * is reduced to the smallest case that showed it; the name of a test is what must hold instead.
+ * This file has the prefix cache, its boundary and its identity; capacity, windows, and what is
+ * counted are in test_field_capacity.c and test_field_windows.c. docs/testing.md lists the
+ * symptoms. */
 #include "support/fixture.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Goal: windows, groups of several kinds, and drafts that are taken back leave neither a hit on what
- * is gone nor a table that names it. Method: as in test_field_reports.c. */
+/* Goal: windows, groups of several kinds, and drafts that are taken back leave neither a hit on
+ * what is gone nor a table that names it. Method: as in test_field_reports.c. */
 #include "support/fixture.h"
 
 #include <string.h>

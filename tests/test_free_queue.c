@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Goal: the free queue keeps the order it was given, whatever end or middle is touched. Method: after
- * each operation the whole circle is read forwards and backwards. Block 0 is the sentinel, so a
- * queue of the blocks 0..4 of vLLM V1's tests is one of 1..5 here. */
+/* Goal: the free queue keeps the order it was given, whatever end or middle is touched. Method:
+ * after each operation the whole circle is read forwards and backwards. Block 0 is the sentinel, so
+ * a queue of the blocks 0..4 of vLLM V1's tests is one of 1..5 here. */
 #include "support/fixture.h"
 
 #include "pool/free_queue.h"

@@ -5,8 +5,8 @@
  * does, id for id. Method: small pools (10 usable blocks of 16 tokens where nothing else is said),
  * and after each call the tables, the free queue and the reference counts in full.
  *
- * What makes keys different (adapters, salts, media) is in test_identity.c, other kinds of groups in
- * test_groups.c, admission in test_admission.c. */
+ * What makes keys different (adapters, salts, media) is in test_identity.c, other kinds of groups
+ * in test_groups.c, admission in test_admission.c. */
 #include "support/fixture.h"
 
 /* ---- prefill, share, free -------------------------------------------------------------------- */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Goal: a windowed group publishes exactly the blocks that a later hit can use, by the rule that its
- * configuration asks for. Method: one request is admitted at once, then the columns that carry a key
- * are read; the hits that follow from them are looked up. No recorded trace covers this. */
+/* Goal: a windowed group publishes exactly the blocks that a later hit can use, by the rule that
+ * its configuration asks for. Method: one request is admitted at once, then the columns that carry
+ * a key are read; the hits that follow from them are looked up. No recorded trace covers this. */
 #include "support/fixture.h"
 
 /* ---- helpers --------------------------------------------------------------------------------- */

@@ -23,8 +23,8 @@ static void long_prefills_share_the_budget(void **state) {
     EXPECT_STEP(trial, 1, 1, 352);
 }
 
-/* V1 delivers the victim's last token after it was preempted; a synchronous step delivers it before.
- * Either way it is kept, and computed again on return. */
+/* V1 delivers the victim's last token after it was preempted; a synchronous step delivers it
+ * before. Either way it is kept, and computed again on return. */
 static void preempted_request_keeps_its_last_token(void **state) {
     struct trial *trial = *state;
     trial->config.disable_prefix_cache = true;

@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* Goal: the parts of bench_serve that could be wrong without anybody seeing it. Method: the hit
- * curve is compared, block for block, with a naive LRU list over traces made here; the arrivals with
- * a sort. */
+ * curve is compared, block for block, with a naive LRU list over traces made here; the arrivals
+ * with a sort. */
 #include "bench/random.h"
 #include "bench/serve_arrivals.h"
 #include "bench/serve_curve.h"

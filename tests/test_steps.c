@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Goal: a step that failed, or a request that was taken out of a step, leaves no key on content that
- * was never computed, and blocks that a step in flight may touch are not handed out. Method: requests
- * are admitted in numbered steps; after each undo the keys, the hits and the free queue are read. */
+/* Goal: a step that failed, or a request that was taken out of a step, leaves no key on content
+ * that was never computed, and blocks that a step in flight may touch are not handed out. Method:
+ * requests are admitted in numbered steps; after each undo the keys, the hits and the free queue
+ * are read. */
 #include "support/fixture.h"
 
 /* ---- helpers --------------------------------------------------------------------------------- */

@@ -4,8 +4,8 @@
 /* Goal: different managers are independent. Each thread may drive one of its own at the same time,
  * because the library has no state outside of its objects.
  *
- * Method: several threads run the same seeded load, each on its own manager, and fold every block id
- * they are given into a digest; each must equal the digest of a run alone. Under the thread
+ * Method: several threads run the same seeded load, each on its own manager, and fold every block
+ * id they are given into a digest; each must equal the digest of a run alone. Under the thread
  * sanitizer a shared variable would be found even where the digests agree. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Goal: the situations that an engine meets can be played through the public API alone. Method: each
- * test is a small engine: a loop that schedules, and the device of support/mirror_device.h. A sequence
- * that reads anything but its own tokens fails the test. Engines whose steps fail, of several ranks,
- * and with tables of their own are in test_walks_steps.c. */
+/* Goal: the situations that an engine meets can be played through the public API alone. Method:
+ * each test is a small engine: a loop that schedules, and the device of support/mirror_device.h. A
+ * sequence that reads anything but its own tokens fails the test. Engines whose steps fail, of
+ * several ranks, and with tables of their own are in test_walks_steps.c. */
 #include "support/fixture.h"
 #include "support/mirror_device.h"
 

@@ -2,9 +2,9 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* Goal: an engine of several ranks keeps one table on all of them, an engine whose step fails goes
- * on with what was really computed, and an engine with tables of its own gets the same from the pool
- * alone. Method: as in test_walks.c. What a failed step should have written is never written, so a
- * hit on it reads rubbish and fails the test. */
+ * on with what was really computed, and an engine with tables of its own gets the same from the
+ * pool alone. Method: as in test_walks.c. What a failed step should have written is never written,
+ * so a hit on it reads rubbish and fails the test. */
 #include "support/fixture.h"
 #include "support/mirror_device.h"
 

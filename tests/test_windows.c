@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Goal: one sliding-window or chunked group finds the right run of blocks, drops what no later token
- * can see, and predicts what it needs. Method: a prompt is cached whole, some of its blocks are taken
- * out of the index, and the same prompt is looked up; flags such as "1 1 0 1" say which are left. */
+/* Goal: one sliding-window or chunked group finds the right run of blocks, drops what no later
+ * token can see, and predicts what it needs. Method: a prompt is cached whole, some of its blocks
+ * are taken out of the index, and the same prompt is looked up; flags such as "1 1 0 1" say which
+ * are left. */
 #include "support/fixture.h"
 
 /* ---- hits ------------------------------------------------------------------------------------ */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Goal: the benches' length tables have the published means, every trace format is read right, and a
- * line that is not understood is named.
+/* Goal: the benches' length tables have the published means, every trace format is read right, and
+ * a line that is not understood is named.
  * Method: small traces written to a temporary file; tables made with several seeds. */
 #include "bench/workload.h"
 
@@ -51,7 +51,8 @@ static workload_list read_text(const char *text) {
     return list;
 }
 
-/* Reading must fail with the message "FILE:LINE: ...", or "FILE: ..." for line 0, that holds `what`. */
+/* Reading must fail with the message "FILE:LINE: ...", or "FILE: ..." for line 0, that holds
+ * `what`. */
 static void assert_refused(const char *text, int line, const char *what) {
     workload_list list;
     char error[WORKLOAD_MAX_ERROR] = "";

@@ -16,7 +16,8 @@
 extern "C" {
 #endif
 
-/* Number of a physical block of the pool. Naked 32-bit integers, since kernels take them as arrays. */
+/* Number of a physical block of the pool. Naked 32-bit integers, since kernels take them as
+ * arrays. */
 typedef int32_t pkv_block_id;
 
 /* Block 0 stands for "no block here": readable, never written, never allocated, never freed. */
@@ -29,8 +30,8 @@ typedef int32_t pkv_block_id;
 #define PKV_NO_SLOT ((int64_t)-1)
 
 /* Identity of a full block's content together with its whole prefix. `hash_low` and `hash_high` are
- * the XXH3-128 chain, `lineage` the keyed SipHash-2-4 chain over the same input. Two blocks hold the
- * same content iff all three are equal (see docs/concepts.md for how sure that is). */
+ * the XXH3-128 chain, `lineage` the keyed SipHash-2-4 chain over the same input. Two blocks hold
+ * the same content iff all three are equal (see docs/concepts.md for how sure that is). */
 typedef struct pkv_block_key {
     uint64_t hash_low, hash_high, lineage;
 } pkv_block_key;
@@ -68,7 +69,8 @@ typedef struct pkv_batch {
 /* Compute the slot of the token at `position` of a sequence.
  * [any thread | O(1) | no allocation]
  *
- * block_table  the sequence's block ids in logical order; at least position / block_size + 1 of them.
+ * block_table  the sequence's block ids in logical order; at least position / block_size + 1 of
+ * them.
  * block_size   tokens in a block, >= 1.   position >= 0.
  *
  * Returns block id * block_size + offset, so that number = slot / block_size and

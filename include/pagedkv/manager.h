@@ -93,8 +93,8 @@ PKV_API pkv_status pkv_manager_config_check(const pkv_manager_config *config, co
 
 /* Compute how many bytes pkv_manager_init needs. [any thread | O(groups)]
  *
- * Returns 0 for a configuration that pkv_manager_config_check refuses, or whose size no size_t holds
- * (pkv_manager_create then says PKV_ERROR_OUT_OF_MEMORY). */
+ * Returns 0 for a configuration that pkv_manager_config_check refuses, or whose size no size_t
+ * holds (pkv_manager_create then says PKV_ERROR_OUT_OF_MEMORY). */
 PKV_API size_t pkv_manager_size(const pkv_manager_config *config);
 
 /* Make a manager in memory that the caller owns: 64-byte aligned, >= pkv_manager_size bytes.
@@ -165,8 +165,8 @@ PKV_API pkv_status pkv_request_append(pkv_manager *manager,
 /* Append keys that the caller computed, one per hash block (the greatest common divisor of the
  * groups' block sizes). [mutates manager | O(num_keys)]
  *
- * A block is published by the first pkv_allocate_slots or pkv_cache_blocks that finds its key; a key
- * that comes later waits for the next one.
+ * A block is published by the first pkv_allocate_slots or pkv_cache_blocks that finds its key; a
+ * key that comes later waits for the next one.
  *
  * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT (the request was opened without has_caller_keys, or
  * more keys than full hash blocks of its tokens). */
@@ -268,7 +268,8 @@ typedef struct pkv_slots {
 
 /* Give the request blocks for its next tokens and publish the blocks that become full.
  * [mutates manager | O(new blocks + new hits + blocks dropped); the lookup again where keys were
- * forgotten since; with PKV_NO_FREE_BLOCKS also the cells of held tables | all-or-nothing, see below]
+ * forgotten since; with PKV_NO_FREE_BLOCKS also the cells of held tables | all-or-nothing, see
+ * below]
  *
  * args  num_new_tokens + num_external_computed_tokens >= 1. Steps of one manager never go back, and
  *       those that are not complete and published something span less than 2^32.
@@ -276,12 +277,12 @@ typedef struct pkv_slots {
  *
  * A call that passes its checks first drops the blocks behind the window (as
  * pkv_remove_skipped_blocks), then does everything else or nothing. Free hits count as needed.
- * Published blocks can be hit at once, before the step has run: in each layer write the tokens of all
- * requests of a step before any of them attends, and run steps in order. Give a step, and
+ * Published blocks can be hit at once, before the step has run: in each layer write the tokens of
+ * all requests of a step before any of them attends, and run steps in order. Give a step, and
  * pkv_step_fail or pkv_unschedule take a publication back.
  *
- * A request that outgrows the pool while no other holds blocks gets PKV_NO_FREE_BLOCKS, too; when it
- * has been freed its next admission says PKV_NEVER_FITS. Keep max_num_tokens within the pool.
+ * A request that outgrows the pool while no other holds blocks gets PKV_NO_FREE_BLOCKS, too; when
+ * it has been freed its next admission says PKV_NEVER_FITS. Keep max_num_tokens within the pool.
  *
  * Returns PKV_OK, PKV_NO_FREE_BLOCKS (preempt and retry), PKV_NO_FREE_ROWS, PKV_NEVER_FITS (only
  * while it holds no blocks: more than an empty pool has, what a window has passed not counted),
@@ -328,8 +329,8 @@ PKV_API pkv_status pkv_remove_skipped_blocks(pkv_manager *manager,
  * preemption by recompute, and the end of a request before pkv_request_close.
  * [mutates manager | O(blocks held)]
  *
- * Published blocks stay findable, so a request that returns often hits its own prefix. That is wrong
- * for what it published in a step that has not run and will not: give steps numbers and call
+ * Published blocks stay findable, so a request that returns often hits its own prefix. That is
+ * wrong for what it published in a step that has not run and will not: give steps numbers and call
  * pkv_unschedule first, or take victims that are not in the step yet. Returns
  * PKV_OK (also when it held nothing). Source: vLLM V1 free. */
 PKV_API pkv_status pkv_free(pkv_manager *manager, pkv_request request);
@@ -340,8 +341,8 @@ PKV_API pkv_status pkv_free(pkv_manager *manager, pkv_request request);
  * because that step may still write or read them.
  * [mutates manager | O(blocks held) | all-or-nothing]
  *
- * A step that is complete already, or 0, makes it pkv_free. The row is free at once. Returns PKV_OK,
- * PKV_NO_FREE_ROWS (max_held_rows tables wait already: complete a step first). */
+ * A step that is complete already, or 0, makes it pkv_free. The row is free at once. Returns
+ * PKV_OK, PKV_NO_FREE_ROWS (max_held_rows tables wait already: complete a step first). */
 PKV_API pkv_status pkv_free_after(pkv_manager *manager, pkv_request request, uint64_t step);
 
 /* Say that every step <= `step` has run: what they published is safe, what waited for them returns.
@@ -360,8 +361,8 @@ PKV_API pkv_status pkv_step_complete(pkv_manager *manager, uint64_t step);
 PKV_API pkv_status pkv_step_fail(pkv_manager *manager, uint64_t step);
 
 /* Withdraw what this request published in steps >= `step`, because it was taken out of them. Its
- * blocks stay with it; usually pkv_free follows. Call it before pkv_free: blocks that the request no
- * longer holds stay published.
+ * blocks stay with it; usually pkv_free follows. Call it before pkv_free: blocks that the request
+ * no longer holds stay published.
  * [mutates manager | O(blocks held) | all-or-nothing]
  *
  * Returns PKV_OK, PKV_ERROR_BUSY (another request has hit one of these blocks: unschedule and free
@@ -467,8 +468,8 @@ PKV_API pkv_status pkv_export_padded(const pkv_manager *manager,
  *
  * skip_leading_null  leave out null blocks at the start (then a sequence is that many whole blocks
  *                    shorter for the kernel).
- * indptr         [num_entries + 1].   indices  [capacity].   last_page_len  [num_entries]; tokens in
- *                the last block, 0 for an entry without indices.
+ * indptr         [num_entries + 1].   indices  [capacity].   last_page_len  [num_entries]; tokens
+ *                in the last block, 0 for an entry without indices.
  * num_indices    always the whole need.
  *
  * Returns PKV_OK, PKV_ERROR_LIMIT (capacity), PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_BUSY. */

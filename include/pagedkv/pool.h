@@ -3,7 +3,8 @@
 
 /* The block level: a pool of KV-cache blocks with reference counts, a free queue in eviction order
  * and an index from block keys to blocks. For engines that keep their own block tables; everybody
- * else takes manager.h, which is built on this. It knows nothing of requests, schedulers or devices.
+ * else takes manager.h, which is built on this. It knows nothing of requests, schedulers or
+ * devices.
  *
  * The one idea: a block whose ref_cnt is 0 waits in the free queue and can still be hit by its key;
  * it is forgotten only when it is handed out again. Behaviour is vLLM V1's block pool, id for id.
@@ -41,9 +42,9 @@ typedef enum pkv_event_type {
 } pkv_event_type;
 
 /* One change of the set of findable blocks. A call (a commit of one group) that stores n blocks
- * gives n events with one call_index; a call that had blocks to store but skipped them all gives one with num_keys 0, as
- * vLLM V1 sends a message without hashes. Sequence numbers rise by one per event, dropped ones
- * included, so that a consumer sees a gap. */
+ * gives n events with one call_index; a call that had blocks to store but skipped them all gives
+ * one with num_keys 0, as vLLM V1 sends a message without hashes. Sequence numbers rise by one per
+ * event, dropped ones included, so that a consumer sees a gap. */
 typedef struct pkv_event {
     pkv_event_type type;
     int32_t group;
@@ -146,8 +147,8 @@ PKV_API const char *pkv_pool_last_error(const pkv_pool *pool);
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* An image, sound or other input whose tokens are placeholders: its digest stands in the keys of the
- * blocks that it overlaps. */
+/* An image, sound or other input whose tokens are placeholders: its digest stands in the keys of
+ * the blocks that it overlaps. */
 typedef struct pkv_media {
     uint8_t digest[32];
     int32_t offset;     /* first token that it covers */

@@ -3,8 +3,8 @@
 
 /* Assertions about our own code. Not for input: public functions answer bad input with a status.
  *
- * PKV_CHECK 0: nothing is checked. 1: PKV_ASSERT, O(1) each. 2: also PKV_ASSERT_SLOW, which may walk
- * a whole object. */
+ * PKV_CHECK 0: nothing is checked. 1: PKV_ASSERT, O(1) each. 2: also PKV_ASSERT_SLOW, which may
+ * walk a whole object. */
 #ifndef PKVI_BASE_CHECK_H
 #define PKVI_BASE_CHECK_H
 

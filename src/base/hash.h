@@ -29,8 +29,8 @@ struct pkvi_digest pkvi_hash_bytes(const struct pkvi_hash_keys *keys,
                                    const void *data,
                                    size_t size);
 
-/* One link of the chains: digest of (parent, tokens as little-endian 32-bit words, extra). XXH3 sees
- * the parent's hash and the extra's hash, SipHash the parent's and the extra's lineage. A NULL
+/* One link of the chains: digest of (parent, tokens as little-endian 32-bit words, extra). XXH3
+ * sees the parent's hash and the extra's hash, SipHash the parent's and the extra's lineage. A NULL
  * extra adds nothing. */
 pkv_block_key pkvi_hash_link(const struct pkvi_hash_keys *keys,
                              const pkv_block_key *parent,

@@ -12,8 +12,8 @@ static bool is_full(const struct pkvi_lookup_scope *scope, int32_t group) {
     return scope->groups[group].kind == PKV_GROUP_FULL_ATTENTION;
 }
 
-/* One round over the full or over the other classes: each may shorten `length`. An eagle group looks
- * one block further, since it drops one. */
+/* One round over the full or over the other classes: each may shorten `length`. An eagle group
+ * looks one block further, since it drops one. */
 static int32_t shorten(const struct pkvi_lookup_scope *scope,
                        bool full_ones,
                        int32_t length,

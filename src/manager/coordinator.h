@@ -11,8 +11,9 @@
 
 #include "manager/group.h"
 
-/* Result of a lookup. It is true as long as no key was published or forgotten since; after keys were
- * only published it may be shorter than possible, but each of its blocks is still the right one. */
+/* Result of a lookup. It is true as long as no key was published or forgotten since; after keys
+ * were only published it may be shorter than possible, but each of its blocks is still the right
+ * one. */
 struct pkvi_lookup {
     bool is_set;
     pkv_request request;

@@ -70,8 +70,8 @@ int32_t pkvi_group_committable_tokens(const struct pkvi_group *group,
     return aligned;
 }
 
-/* Whether block `index` is among the `need` blocks (one more and one further with eagle) that end at
- * block `end`. */
+/* Whether block `index` is among the `need` blocks (one more and one further with eagle) that end
+ * at block `end`. */
 static bool is_in_tail(const struct pkvi_group *group, int64_t index, int64_t end) {
     int64_t shift = group->eagle ? 1 : 0;
 

@@ -4,8 +4,8 @@
 /* One KV-cache group: how its kind of attention decides what is skipped, what is needed, what is
  * published and what is a hit. How groups agree on one hit is the coordinator's business.
  *
- * The one idea: all arithmetic of a kind stands here, as functions of token counts; the verbs of the
- * manager are the same for every kind. */
+ * The one idea: all arithmetic of a kind stands here, as functions of token counts; the verbs of
+ * the manager are the same for every kind. */
 #ifndef PKVI_MANAGER_GROUP_H
 #define PKVI_MANAGER_GROUP_H
 

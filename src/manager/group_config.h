@@ -11,8 +11,8 @@
 #include "base/memory.h"
 
 /* Read element `index` of `groups`, whose elements all have the struct_size of the first; NULL
- * stands for one full-attention group. A block_size of 0 becomes `block_size`. On a refusal `reason`
- * is a static text. */
+ * stands for one full-attention group. A block_size of 0 becomes `block_size`. On a refusal
+ * `reason` is a static text. */
 pkv_status pkvi_group_config_read(const pkv_group_config *groups,
                                   int32_t index,
                                   int32_t block_size,

@@ -5,7 +5,8 @@
  * changes everything without being able to fail. The other verbs are in verbs.c. */
 #include "manager/manager.h"
 
-/* What an allocation has worked out before it changes anything. All in tokens but for the blocks. */
+/* What an allocation has worked out before it changes anything. All in tokens but for the
+ * blocks. */
 struct demand {
     int64_t num_computed; /* local + external, at most max_model_len */
     int64_t num_local;    /* computed here, the hit included */
@@ -66,8 +67,9 @@ static int64_t all_blocks_needed(const pkv_manager *manager,
     return needed;
 }
 
-/* Whether not even an empty pool could serve this: watermark aside, and hits counted, since they lie
- * in the same pool. What a window has passed takes no block, so that a long request comes back. */
+/* Whether not even an empty pool could serve this: watermark aside, and hits counted, since they
+ * lie in the same pool. What a window has passed takes no block, so that a long request comes
+ * back. */
 static bool never_fits(const pkv_manager *manager,
                        const struct demand *demand,
                        int64_t num_tokens) {

@@ -3,7 +3,8 @@
 
 /* The inside of a manager, for this room and for the tiers on top: the struct and the few helpers
  * that several files of verbs share. Life is in config.c, pkv_allocate_slots in manager.c, the
- * other scheduling verbs in verbs.c, requests in open.c, lookups in lookup.c, steps in step.c, readers and batches in batch.c, statistics in stats.c.
+ * other scheduling verbs in verbs.c, requests in open.c, lookups in lookup.c, steps in step.c,
+ * readers and batches in batch.c, statistics in stats.c.
  *
  * The one idea: a verb first computes what it needs without changing anything, then changes
  * everything without being able to fail. */
@@ -93,7 +94,8 @@ void pkvi_manager_commit(pkv_manager *manager,
 const struct pkvi_lookup *pkvi_manager_look_up(const pkv_manager *manager,
                                                const struct pkvi_request *request);
 
-/* Make the remembered lookup one of exactly `hit_tokens`; false when that is not cached any more. */
+/* Make the remembered lookup one of exactly `hit_tokens`; false when that is not cached any
+ * more. */
 bool pkvi_manager_confirm_hit(const pkv_manager *manager,
                               const struct pkvi_request *request,
                               int32_t hit_tokens);

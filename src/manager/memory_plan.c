@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Sizing: how many blocks fit on a device, and how long a sequence they hold. It asks no device; the
- * caller knows the bytes. */
+/* Sizing: how many blocks fit on a device, and how long a sequence they hold. It asks no device;
+ * the caller knows the bytes. */
 #include "manager/group.h"
 #include "manager/group_config.h"
 

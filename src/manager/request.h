@@ -5,8 +5,8 @@
  * and rows are not here.
  *
  * The one idea: tokens and keys of all requests share one arena of equal pages, so that any free
- * page serves any request and max_total_tokens is the only limit. A page holds whole blocks of every
- * group, so the tokens of a block always lie together. */
+ * page serves any request and max_total_tokens is the only limit. A page holds whole blocks of
+ * every group, so the tokens of a block always lie together. */
 #ifndef PKVI_MANAGER_REQUEST_H
 #define PKVI_MANAGER_REQUEST_H
 
@@ -15,8 +15,8 @@
 #include "pool/block_hash.h"
 #include "pool/pool.h"
 
-/* One request. A free one has is_open false and next_free set. What every step reads comes first and
- * shares a cache line; two lines hold it all. */
+/* One request. A free one has is_open false and next_free set. What every step reads comes first
+ * and shares a cache line; two lines hold it all. */
 struct pkvi_request {
     _Alignas(64) uint32_t generation;
     bool is_open;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Steps that can be undone: completing, failing, withdrawing one request, and tables that wait for a
- * step. Which blocks a step published stands in pool/publish_log.h.
+/* Steps that can be undone: completing, failing, withdrawing one request, and tables that wait for
+ * a step. Which blocks a step published stands in pool/publish_log.h.
  *
- * The one idea: vLLM V1 publishes blocks when they are scheduled; this takes a publication back when
- * its content will never be computed. */
+ * The one idea: vLLM V1 publishes blocks when they are scheduled; this takes a publication back
+ * when its content will never be computed. */
 #include "manager/manager.h"
 
 /* Return the tables of held rows that `step` releases, in the order in which they were freed:

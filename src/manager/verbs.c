@@ -21,9 +21,9 @@ void pkvi_manager_release_storage(pkv_manager *manager, int32_t storage) {
     }
 }
 
-/* Publish blocks [row->num_cached, full) of one group, in one call. Null blocks, those that retention
- * leaves out and, after an undone step, those that kept their key are passed over, yet count as
- * settled. */
+/* Publish blocks [row->num_cached, full) of one group, in one call. Null blocks, those that
+ * retention leaves out and, after an undone step, those that kept their key are passed over, yet
+ * count as settled. */
 static void commit_group(pkv_manager *manager,
                          int32_t g,
                          const struct pkvi_request *request,

@@ -20,7 +20,8 @@ struct pkvi_fill_list {
     int32_t num_listed;
 };
 
-/* Carve for `num_blocks` blocks, or for none when `is_on` is false. `states` is set by the caller. */
+/* Carve for `num_blocks` blocks, or for none when `is_on` is false. `states` is set by the
+ * caller. */
 void pkvi_fill_list_carve(struct pkvi_fill_list *list,
                           struct pkvi_carver *carver,
                           int32_t num_blocks,

@@ -78,8 +78,8 @@ static inline void pkvi_pool_touch_block(pkv_pool *pool, pkv_block_id block) {
 }
 
 /* Drop references in the order of the list, or of the list reversed. Null blocks are skipped.
- * Returns -1; or, having changed nothing, the index of an id that is out of range or of a block that
- * runs out of references. */
+ * Returns -1; or, having changed nothing, the index of an id that is out of range or of a block
+ * that runs out of references. */
 int32_t pkvi_pool_release(pkv_pool *pool,
                           const pkv_block_id *block_ids,
                           int32_t num_blocks,

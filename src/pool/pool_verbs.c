@@ -229,7 +229,8 @@ pkv_status pkv_pool_free_blocks(pkv_pool *pool, const pkv_block_id *block_ids, i
     return PKV_OK;
 }
 
-/* Check that every block is held and without key, and none named twice; marks by setting is_keyed. */
+/* Check that every block is held and without key, and none named twice; marks by setting
+ * is_keyed. */
 static pkv_status check_unpublished(pkv_pool *pool,
                                     const pkv_block_id *block_ids,
                                     int32_t num_blocks) {

@@ -52,8 +52,8 @@ void pkvi_prefix_index_carve(struct pkvi_prefix_index *index,
     }
 }
 
-/* Whether the block in a used slot has this group and key. Equal hash with another lineage counts as
- * a collision where a lookup asks. */
+/* Whether the block in a used slot has this group and key. Equal hash with another lineage counts
+ * as a collision where a lookup asks. */
 static inline bool slot_matches(struct pkvi_prefix_index *index,
                                 uint32_t value,
                                 int32_t group,

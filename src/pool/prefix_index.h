@@ -6,9 +6,9 @@
  * of reference counts or of the free queue.
  *
  * The one idea: a slot is 32 bits, the number of the oldest block in its low bits and, in the bits
- * that the number leaves over, how far the slot is from its home and a piece of the hash. So a probe
- * reads keys only of blocks that almost surely match, and a deletion can shift its followers back
- * without reading any key. */
+ * that the number leaves over, how far the slot is from its home and a piece of the hash. So a
+ * probe reads keys only of blocks that almost surely match, and a deletion can shift its followers
+ * back without reading any key. */
 #ifndef PKVI_POOL_PREFIX_INDEX_H
 #define PKVI_POOL_PREFIX_INDEX_H
 
@@ -36,8 +36,8 @@ struct pkvi_prefix_index {
 };
 
 /* A walk over keys that lie in one array, or in equal pieces that `pieces` names in order. A group
- * whose blocks are coarser than a key takes every key_stride-th, starting with the last of the first
- * block; key_stride divides keys_per_piece. The tokens, where present, lie like the keys. */
+ * whose blocks are coarser than a key takes every key_stride-th, starting with the last of the
+ * first block; key_stride divides keys_per_piece. The tokens, where present, lie like the keys. */
 struct pkvi_key_cursor {
     const pkv_block_key *keys;
     const int32_t *token_ids; /* NULL: compare keys only */
@@ -136,14 +136,14 @@ pkv_block_id pkvi_prefix_index_find(struct pkvi_prefix_index *index,
                                     const int32_t *token_ids,
                                     int32_t num_tokens);
 
-/* Add `block`, whose entry.key and state.group are set and have that home, as the youngest of its key. Returns how many
- * blocks carry the key now; 1 where copies are not counted. */
+/* Add `block`, whose entry.key and state.group are set and have that home, as the youngest of its
+ * key. Returns how many blocks carry the key now; 1 where copies are not counted. */
 int32_t pkvi_prefix_index_insert(struct pkvi_prefix_index *index,
                                  pkv_block_id block,
                                  struct pkvi_index_home home);
 
-/* Take `block`, whose key has that home, out and clear its key. Returns how many blocks still carry the key; 0 where copies
- * are not counted. */
+/* Take `block`, whose key has that home, out and clear its key. Returns how many blocks still carry
+ * the key; 0 where copies are not counted. */
 int32_t pkvi_prefix_index_remove(struct pkvi_prefix_index *index,
                                  pkv_block_id block,
                                  struct pkvi_index_home home);

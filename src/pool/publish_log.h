@@ -36,8 +36,8 @@ static inline uint64_t pkvi_publish_log_step(const struct pkvi_publish_log *log,
     return log->newest_step - (uint32_t)((uint32_t)log->newest_step - log->states[block].step_low);
 }
 
-/* Whether `step` may be used now: 0, or above the completed ones, not below the newest one, and near
- * enough to the oldest in the list. */
+/* Whether `step` may be used now: 0, or above the completed ones, not below the newest one, and
+ * near enough to the oldest in the list. */
 static inline bool pkvi_publish_log_accepts(const struct pkvi_publish_log *log, uint64_t step) {
     pkv_block_id oldest = log->links[0].next;
 

@@ -19,8 +19,8 @@ struct operation_form {
     const char *name, *pattern, *result, *answers;
 };
 
-/* forms[0] stands for the state that comes before the first operation, and may come once more behind
- * the last.
+/* forms[0] stands for the state that comes before the first operation, and may come once more
+ * behind the last.
  *
  * Returns false, with a message on stderr, at the first line that does not fit. The lines from
  * first_line on must be operations with their answers, then `stats` where has_stats, then `end`
@@ -32,7 +32,8 @@ bool grammar_check(const struct recording *recording,
                    int32_t num_groups,
                    bool has_stats);
 
-/* Index of the first line from line_index on that is not a comment; num_lines when there is none. */
+/* Index of the first line from line_index on that is not a comment; num_lines when there is
+ * none. */
 int32_t grammar_skip_comments(const struct recording *recording, int32_t line_index);
 
 /* The form of the operation that the line asks for; NULL when it is not an operation. */

@@ -2,7 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* pkv_replay: replays recordings of the reference manager on this library and compares everything
- * that they say. This file reads the command line and adds up; the rest is in the files beside it. */
+ * that they say. This file reads the command line and adds up; the rest is in the files beside
+ * it. */
 #include "replay_files.h"
 
 #include <inttypes.h>

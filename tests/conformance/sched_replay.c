@@ -290,7 +290,8 @@ static void replay_operation(struct sched_run *run, const char *line) {
 
 /* ---- the whole file -------------------------------------------------------------------------- */
 
-/* A table holds a request's tokens, the drafts of this step and the places for those of the next. */
+/* A table holds a request's tokens, the drafts of this step and the places for those of the
+ * next. */
 static pkv_status make_manager(const struct sched *sched,
                                pkv_manager **manager,
                                int32_t *max_blocks) {

@@ -4,7 +4,8 @@
 /* Events of the library written as the `e` lines of a recording.
  *
  * The one idea: a recording names a key by when the event stream first mentioned it, so any key
- * function gives the same lines as long as equal content has equal keys, and other content others. */
+ * function gives the same lines as long as equal content has equal keys, and other content
+ * others. */
 #ifndef CONFORMANCE_TRACE_EVENTS_H
 #define CONFORMANCE_TRACE_EVENTS_H
 

@@ -2,7 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* Replaying a `.trace`: each operation is one call of the manager. What a scheduler knows of a
- * request (computed tokens, whether it was preempted) is kept here, as the manager keeps none of it. */
+ * request (computed tokens, whether it was preempted) is kept here, as the manager keeps none of
+ * it. */
 #include "replay_files.h"
 #include "trace.h"
 #include "trace_events.h"

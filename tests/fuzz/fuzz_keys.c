@@ -100,7 +100,8 @@ static void check_pieces(test_source *source,
     }
 }
 
-/* A changed token changes its block's key and all later ones, in both chains, and no earlier one. */
+/* A changed token changes its block's key and all later ones, in both chains, and no earlier
+ * one. */
 static void check_token(test_source *source,
                         const struct input *input,
                         const pkv_block_key *keys,
