@@ -53,7 +53,9 @@ static void *counting_allocate(void *context, size_t size, size_t alignment) {
     if (memory == NULL) {
         return NULL;
     }
-    memset(memory, FRESH_BYTE, size);
+    if (!counter->leaves_garbage) {
+        memset(memory, FRESH_BYTE, size);
+    }
     memset(memory + size, GUARD_BYTE, whole - size);
     counter->live[index].memory = memory;
     counter->live[index].size = size;

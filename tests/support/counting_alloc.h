@@ -16,7 +16,8 @@ typedef struct counting_alloc {
     int64_t num_released;
     int64_t refuse_from;  /* the n-th call from 1 and later ones are refused; 0 = never */
     int64_t refuse_count; /* how many from there; 0 = all */
-    const char *misuse;   /* NULL, or what was done wrong */
+    bool leaves_garbage; /* do not fill new memory: a memory checker sees what is not initialised */
+    const char *misuse;  /* NULL, or what was done wrong */
     size_t live_size;
     struct {
         void *memory;

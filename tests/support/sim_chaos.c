@@ -102,6 +102,10 @@ static void do_open(sim *self) {
     if (!sim_once_in(self, 4) && args.num_tokens > 4 * self->model.alignment) {
         args.num_tokens = 1 + sim_draw(self, 4 * self->model.alignment);
     }
+    if (args.num_tokens <= self->model.alignment &&
+        2 * self->model.alignment <= self->model.max_model_len && sim_once_in(self, 2)) {
+        args.num_tokens += self->model.alignment;
+    }
     args.max_num_tokens = args.num_tokens + sim_draw(self, 12);
     if (args.max_num_tokens > self->model.max_model_len || sim_once_in(self, 8)) {
         args.max_num_tokens = 0;

@@ -123,7 +123,7 @@ static void draw_sizes(sim *self, bool is_engine) {
         sim_once_in(self, 12) ? 1 + sim_draw(self, 8) : sim_draw_between(self, 8, most);
     config->num_blocks = is_engine ? num_groups * sim_draw_between(self, 6, 24) + 2
                                    : 1 + num_groups * sim_draw(self, 16) + sim_draw(self, 16);
-    if (sim_once_in(self, 20)) {
+    if (sim_once_in(self, 10)) {
         config->num_blocks = sim_draw_between(self, 100, 400);
     }
     config->max_rows = 1 + sim_draw(self, is_engine ? 10 : 7);
@@ -143,6 +143,69 @@ static void draw_sizes(sim *self, bool is_engine) {
     config->event_capacity = sim_once_in(self, 3)   ? 0
                              : sim_once_in(self, 3) ? 1 + sim_draw(self, 12)
                                                     : MODEL_MAX_EVENTS;
+}
+
+/* Spoil one thing in a legal configuration. */
+static void spoil(sim *self, pkv_manager_config *config, pkv_group_config *groups) {
+    switch (sim_draw(self, 12)) {
+    case 0:
+        config->num_blocks = sim_draw(self, 2) - 1;
+        break;
+    case 1:
+        config->max_model_len = sim_draw(self, 2) - 1;
+        break;
+    case 2:
+        config->struct_size = (uint32_t)sim_draw(self, 4);
+        break;
+    case 3:
+        config->num_groups = -1;
+        break;
+    case 4:
+        config->num_groups = 2;
+        config->groups = NULL;
+        break;
+    case 5:
+        config->block_size = -1;
+        break;
+    case 6:
+        config->max_rows = -1;
+        break;
+    case 7:
+        config->event_capacity = -1;
+        break;
+    case 8:
+        config->max_total_tokens = -1;
+        break;
+    case 9:
+        config->allocator.release = NULL;
+        break;
+    case 10:
+        config->num_blocks = PKV_MAX_BLOCKS + 1;
+        break;
+    default:
+        groups[0] = (pkv_group_config){.struct_size = sizeof groups[0],
+                                       .kind = PKV_GROUP_SLIDING_WINDOW,
+                                       .window = sim_draw(self, 2) - 1};
+        config->groups = groups;
+        config->num_groups = 1;
+        break;
+    }
+}
+
+/* A configuration that is wrong is refused by everybody alike, and nothing is allocated. */
+static void refuse_spoilt(sim *self) {
+    pkv_manager_config config = self->config;
+    pkv_group_config groups[1];
+    pkv_manager *manager = (pkv_manager *)&config;
+    const char *reason = "";
+
+    spoil(self, &config, groups);
+    if (pkv_manager_config_check(&config, &reason) != PKV_ERROR_INVALID_ARGUMENT ||
+        reason == NULL || reason[0] == '\0' || pkv_manager_size(&config) != 0 ||
+        pkv_manager_create(&config, &manager) != PKV_ERROR_INVALID_ARGUMENT || manager != NULL ||
+        self->allocator.num_calls != 0) {
+        sim_problem(self->log, "a wrong configuration is not refused: %s", reason);
+    }
 }
 
 static bool create(sim *self) {
@@ -188,8 +251,12 @@ bool sim_open(sim *self, test_source *source, sim_log *log, sim_counts *counts, 
     self->config.hash_seed = (uint64_t)sim_draw(self, 3);
     self->config.key_secret[0] = (uint64_t)sim_draw(self, 2) * UINT64_C(0x0123456789abcdef);
     self->config.key_secret[1] = (uint64_t)sim_draw(self, 2);
+    self->allocator.leaves_garbage = sim_once_in(self, 3);
     self->config.allocator = counting_alloc_hooks(&self->allocator);
     self->vocabulary = 1 + sim_draw(self, 3);
+    if (sim_once_in(self, 2)) {
+        refuse_spoilt(self);
+    }
     if (!create(self)) {
         return false;
     }

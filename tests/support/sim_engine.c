@@ -45,6 +45,10 @@ static void do_open(engine *self) {
     room =
         sim_once_in(base, 4) || room < 5 * base->model.alignment ? room : 5 * base->model.alignment;
     args.num_tokens = 1 + sim_draw(base, room);
+    if (args.num_tokens <= base->model.alignment &&
+        2 * base->model.alignment <= base->model.max_model_len && sim_once_in(base, 2)) {
+        args.num_tokens += base->model.alignment;
+    }
     args.max_num_tokens = args.num_tokens + sim_draw(base, 3 * base->model.alignment + 2);
     args.max_num_tokens = args.max_num_tokens < base->model.max_model_len
                               ? args.max_num_tokens

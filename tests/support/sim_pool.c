@@ -101,6 +101,10 @@ static void draw_keys(pool_sim *sim, int32_t group, int32_t count, struct key_li
     }
 }
 
+static int32_t first_content(const struct key_list *list) {
+    return list->count > 0 ? list->contents[0] : MODEL_NO_CONTENT;
+}
+
 static void say_ids(pool_sim *sim, const char *name, const pkv_block_id *ids, int32_t count) {
     sim_say_more(sim->log, " %s[", name);
     for (int32_t i = 0; i < count; i++) {
@@ -145,7 +149,7 @@ static void do_match_and_acquire(pool_sim *sim) {
     uint32_t allowed = has_group(sim, group) ? 0 : MODEL_INVALID;
 
     draw_keys(sim, group, draw(sim, once_in(sim, 4) ? MAX_LIST : 12), &list);
-    sim_say(sim->log, "match group %d keys %d from %d", group, list.count, list.contents[0]);
+    sim_say(sim->log, "match group %d keys %d from %d", group, list.count, first_content(&list));
     judge(sim,
           pkv_pool_match(sim->pool, group, list.keys, list.tokens, list.count, hits, &num_hits),
           has_group(sim, group) ? MODEL_OK : MODEL_INVALID);
@@ -264,7 +268,7 @@ static void do_cache_blocks(pool_sim *sim) {
         }
     }
     draw_keys(sim, group, count, &list);
-    sim_say(sim->log, "cache_blocks group %d keys from %d", group, list.contents[0]);
+    sim_say(sim->log, "cache_blocks group %d keys from %d", group, first_content(&list));
     say_ids(sim, "ids", ids, count);
     judge(sim, pkv_pool_cache_blocks(sim->pool, group, ids, list.keys, list.tokens, count),
           is_valid ? MODEL_OK : MODEL_INVALID);
@@ -454,6 +458,7 @@ static bool open_pool(pool_sim *sim) {
     config.store_tokens = once_in(sim, 2);
     config.fill_new_blocks = once_in(sim, 3);
     memset(&sim->allocator, 0, sizeof sim->allocator);
+    sim->allocator.leaves_garbage = once_in(sim, 3);
     config.allocator = counting_alloc_hooks(&sim->allocator);
     if (pkv_pool_create(&config, &sim->pool) != PKV_OK) {
         sim_problem(sim->log, "a pool could not be created");
