@@ -268,8 +268,7 @@ typedef struct pkv_slots {
 
 /* Give the request blocks for its next tokens and publish the blocks that become full.
  * [mutates manager | O(new blocks + new hits + blocks dropped); the lookup again where keys were
- * forgotten since; with PKV_NO_FREE_BLOCKS also the cells of held tables | all-or-nothing, see
- * below]
+ * forgotten since; on PKV_NO_FREE_BLOCKS also cells of held tables | all-or-nothing, see below]
  *
  * args  num_new_tokens + num_external_computed_tokens >= 1. Steps of one manager never go back, and
  *       those that are not complete and published something span less than 2^32.
