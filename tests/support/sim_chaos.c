@@ -234,7 +234,7 @@ static void draw_slots_args(sim *self, int32_t slot, pkv_request handle, pkv_slo
     }
     rest = (request != NULL ? request->num_tokens : 8) - computed - args->num_new_computed_tokens;
     rest = rest < 1 ? 1 : rest;
-    if (sim_once_in(self, 12)) {
+    if (sim_once_in(self, 6)) {
         args->num_external_computed_tokens = sim_draw(self, rest);
     }
     rest -= args->num_external_computed_tokens;
