@@ -74,20 +74,36 @@ static void write_new(engine *self, const engine_entry *entry) {
     }
 }
 
+/* Whether attention at position `query` looks at `position`, which is not behind it. */
+static bool sees(const pkv_group_config *group, int32_t query, int32_t position) {
+    switch (group->kind) {
+    case PKV_GROUP_SLIDING_WINDOW:
+        return query - position < group->window;
+    case PKV_GROUP_CHUNKED_LOCAL:
+        return query / group->window == position / group->window;
+    case PKV_GROUP_FULL_ATTENTION:
+    case PKV_GROUP_RECURRENT:
+        break;
+    }
+    return true;
+}
+
 /* All that the queries of an entry can see, through the tables that the device had. */
 static void read_all(engine *self, const engine_entry *entry, uint64_t step) {
     int32_t end = entry->num_computed_tokens + entry->num_new_tokens;
 
     for (int32_t group = 0; group < self->sim.model.num_groups && entry->num_new_tokens > 0;
          group++) {
-        int32_t block_size = self->sim.model.groups[group].block_size;
-        int32_t first =
-            model_num_skipped_tokens(&self->sim.model, group, entry->num_computed_tokens);
-        for (int32_t position = first; position < end; position++) {
-            pkv_block_id block = entry->tables[group][position / block_size];
+        const pkv_group_config *config = &self->sim.model.groups[group];
+        for (int32_t position = 0; position < end; position++) {
+            pkv_block_id block = entry->tables[group][position / config->block_size];
             uint64_t found = block < 0 || block >= self->sim.model.pool.num_blocks
                                  ? ENGINE_GARBAGE
                                  : *place(self, group, block, position);
+            if (position < entry->num_computed_tokens &&
+                !sees(config, entry->num_computed_tokens, position)) {
+                continue;
+            }
             if (block == PKV_NULL_BLOCK || found != value_of(entry, group, position)) {
                 sim_problem(self->sim.log,
                             "I27: step %llu, request {%u, %u}, group %d, position %d of %d + %d: "
