@@ -5,8 +5,9 @@
  * block table and a walk through memory measured in the same run, and beside figures of the Python
  * reference. The situations stand in manager_cases.h, the curves in manager_curves.h.
  *
- * Method: rounds are interleaved over all cases; in a round a case is run twice and the second run
- * counts, so that its own data are in the cache; the median over the rounds is reported. */
+ * Method: rounds are interleaved over all cases; in a round a case is run untimed for half a
+ * millisecond, at least once, so that caches and branch predictors know it, and then once timed; the
+ * median over the rounds is reported. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 
 #define BENCH "manager"
 #define MAX_ROUNDS 128
+#define WARM_UP_NS 500000
 #define REFERENCE "reference manager in Python, best repeat on another machine"
 
 enum case_index {
@@ -162,6 +164,14 @@ static double run_case(struct setup *setup, int index) {
     default:
         return prefill_case_allocate(&setup->prefill);
     }
+}
+
+static void warm_up(struct setup *setup, int index) {
+    int64_t start = bench_now_ns();
+
+    do {
+        (void)run_case(setup, index);
+    } while (bench_now_ns() - start < WARM_UP_NS);
 }
 
 /* ---- what is written ------------------------------------------------------------------------- */
@@ -338,8 +348,8 @@ static bool measure_cases(int32_t rounds, double *medians) {
     for (int32_t round = -1; is_ok && round < rounds; round++) {
         bench_progress_update(&progress, "calls", (double)(round + 1) / rounds);
         for (int i = 0; i < NUM_CASES; i++) {
-            (void)run_case(setup, i);
-            /* The first round only warms up. */
+            warm_up(setup, i);
+            /* The first round only fills caches and free lists. */
             if (round >= 0) {
                 samples[i][round] = run_case(setup, i);
             }
