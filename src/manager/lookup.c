@@ -96,9 +96,6 @@ pkv_status pkv_get_computed_blocks(const pkv_manager *manager,
     const struct pkvi_request *request;
     pkv_status status = PKV_OK;
 
-    if (manager == NULL) {
-        return PKV_ERROR_INVALID_ARGUMENT;
-    }
     request = pkvi_manager_request(manager, handle, &status);
     if (request == NULL) {
         return status;
@@ -120,9 +117,6 @@ pkv_status pkv_get_computed_block_ids(const pkv_manager *manager,
     const struct pkvi_lookup *lookup;
     pkv_status status = PKV_OK;
 
-    if (manager == NULL) {
-        return PKV_ERROR_INVALID_ARGUMENT;
-    }
     request = pkvi_manager_request(manager, handle, &status);
     if (request == NULL) {
         return status;

@@ -450,9 +450,6 @@ pkv_status pkv_allocate_slots(pkv_manager *manager,
     pkv_slots slots = {0};
     pkv_status status = PKV_OK;
 
-    if (manager == NULL) {
-        return PKV_ERROR_INVALID_ARGUMENT;
-    }
     request = pkvi_manager_request(manager, handle, &status);
     if (request == NULL) {
         return status;

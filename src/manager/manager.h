@@ -49,12 +49,18 @@ struct pkv_manager {
 /* Note a handle that is not open. */
 pkv_status pkvi_manager_stale(const pkv_manager *manager, pkv_request handle);
 
-/* The request of a handle; else notes PKV_ERROR_STALE_HANDLE in *status. */
+/* The request of a handle. Else NULL, and *status says why: PKV_ERROR_STALE_HANDLE, or
+ * PKV_ERROR_INVALID_ARGUMENT without a manager. Every verb on a request begins with it. */
 static inline struct pkvi_request *pkvi_manager_request(const pkv_manager *manager,
                                                         pkv_request handle,
                                                         pkv_status *status) {
-    struct pkvi_request *request = pkvi_request_get(&manager->requests, handle);
+    struct pkvi_request *request;
 
+    if (PKVI_UNLIKELY(manager == NULL)) {
+        *status = PKV_ERROR_INVALID_ARGUMENT;
+        return NULL;
+    }
+    request = pkvi_request_get(&manager->requests, handle);
     if (PKVI_UNLIKELY(request == NULL)) {
         *status = pkvi_manager_stale(manager, handle);
     }

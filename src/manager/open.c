@@ -66,9 +66,6 @@ pkv_status pkv_request_append(pkv_manager *manager,
     struct pkvi_request *request;
     pkv_status status = PKV_OK;
 
-    if (manager == NULL) {
-        return PKV_ERROR_INVALID_ARGUMENT;
-    }
     request = pkvi_manager_request(manager, handle, &status);
     if (request == NULL) {
         return status;
@@ -93,9 +90,6 @@ pkv_status pkv_request_append_keys(pkv_manager *manager,
     struct pkvi_request *request;
     pkv_status status = PKV_OK;
 
-    if (manager == NULL) {
-        return PKV_ERROR_INVALID_ARGUMENT;
-    }
     request = pkvi_manager_request(manager, handle, &status);
     if (request == NULL) {
         return status;
@@ -141,9 +135,6 @@ pkv_status pkv_request_get_info(const pkv_manager *manager,
     const struct pkvi_request *request;
     pkv_status status = PKV_OK;
 
-    if (manager == NULL) {
-        return PKV_ERROR_INVALID_ARGUMENT;
-    }
     request = pkvi_manager_request(manager, handle, &status);
     if (request == NULL) {
         return status;
@@ -167,9 +158,6 @@ pkv_status pkv_request_get_tokens(const pkv_manager *manager,
     const struct pkvi_request *request;
     pkv_status status = PKV_OK;
 
-    if (manager == NULL) {
-        return PKV_ERROR_INVALID_ARGUMENT;
-    }
     request = pkvi_manager_request(manager, handle, &status);
     if (request == NULL) {
         return status;
@@ -190,9 +178,6 @@ pkv_status pkv_request_get_keys(const pkv_manager *manager,
     const struct pkvi_request *request;
     pkv_status status = PKV_OK;
 
-    if (manager == NULL) {
-        return PKV_ERROR_INVALID_ARGUMENT;
-    }
     request = pkvi_manager_request(manager, handle, &status);
     if (request == NULL) {
         return status;

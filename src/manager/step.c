@@ -132,9 +132,6 @@ pkv_status pkv_unschedule(pkv_manager *manager, pkv_request handle, uint64_t ste
     struct pkvi_request *request;
     pkv_status status = PKV_OK;
 
-    if (manager == NULL) {
-        return PKV_ERROR_INVALID_ARGUMENT;
-    }
     request = pkvi_manager_request(manager, handle, &status);
     if (request == NULL) {
         return status;

@@ -149,9 +149,6 @@ pkv_status pkv_cache_blocks(pkv_manager *manager, pkv_request handle, int32_t nu
     struct pkvi_request *request;
     pkv_status status = PKV_OK;
 
-    if (manager == NULL) {
-        return PKV_ERROR_INVALID_ARGUMENT;
-    }
     request = pkvi_manager_request(manager, handle, &status);
     if (request == NULL) {
         return status;
@@ -180,9 +177,6 @@ pkv_status pkv_remove_skipped_blocks(pkv_manager *manager,
     struct pkvi_request *request;
     pkv_status status = PKV_OK;
 
-    if (manager == NULL) {
-        return PKV_ERROR_INVALID_ARGUMENT;
-    }
     request = pkvi_manager_request(manager, handle, &status);
     if (request == NULL) {
         return status;
@@ -201,9 +195,6 @@ pkv_status pkv_free(pkv_manager *manager, pkv_request handle) {
     struct pkvi_request *request;
     pkv_status status = PKV_OK;
 
-    if (manager == NULL) {
-        return PKV_ERROR_INVALID_ARGUMENT;
-    }
     request = pkvi_manager_request(manager, handle, &status);
     if (request == NULL) {
         return status;
