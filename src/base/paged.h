@@ -18,6 +18,32 @@
 #define PKVI_HOST_DEVICE
 #endif
 
+/* A divisor made ready for division without the instruction; values below 2^31. */
+struct pkvi_divisor {
+    uint32_t multiplier, shift;
+    int32_t divisor;
+};
+
+static inline struct pkvi_divisor pkvi_make_divisor(int32_t divisor) {
+    struct pkvi_divisor made;
+    uint64_t value = (uint64_t)divisor;
+
+    made.shift = 0;
+    while (((uint64_t)1 << made.shift) < value) {
+        made.shift++;
+    }
+    made.multiplier =
+        (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << made.shift) - value)) / value + 1);
+    made.divisor = divisor;
+    return made;
+}
+
+PKVI_HOST_DEVICE static inline int32_t pkvi_divide(int32_t value, struct pkvi_divisor by) {
+    uint32_t high = (uint32_t)((uint64_t)(uint32_t)value * by.multiplier >> 32);
+
+    return (int32_t)((high + (uint32_t)value) >> by.shift);
+}
+
 /* A token's place in the pool. */
 struct pkvi_place {
     int64_t physical_block_number;
@@ -32,6 +58,22 @@ PKVI_HOST_DEVICE static inline struct pkvi_place pkvi_place_of_position(
 
     place.physical_block_number = block_table[column];
     place.physical_block_offset = position - column * block_size;
+    return place;
+}
+
+/* The same in two steps, for who reads the table long before he needs the place: the column of
+ * `position`, and the place once the column's entry is there. */
+PKVI_HOST_DEVICE static inline int32_t pkvi_column_of_position(int32_t position,
+                                                               struct pkvi_divisor block_size) {
+    return pkvi_divide(position, block_size);
+}
+
+PKVI_HOST_DEVICE static inline struct pkvi_place pkvi_place_in_column(
+    pkv_block_id entry, int32_t column, int32_t position, struct pkvi_divisor block_size) {
+    struct pkvi_place place;
+
+    place.physical_block_number = entry;
+    place.physical_block_offset = position - column * block_size.divisor;
     return place;
 }
 

@@ -10,10 +10,12 @@
 #ifndef PKVI_DEVICE_BACKEND_H
 #define PKVI_DEVICE_BACKEND_H
 
+#include <assert.h>
 #include <pagedkv/attention.h>
 #include <pagedkv/transfer.h>
 
 #include "base/memory.h"
+#include "base/paged.h"
 
 /* ---- The plan as it lies in host_plan and plan_data */
 
@@ -61,27 +63,27 @@ struct pkvi_plan_header {
     int32_t is_non_causal;
 };
 
-_Static_assert(sizeof(struct pkvi_work_item) == 16, "a work item is 16 bytes");
-_Static_assert(sizeof(struct pkvi_plan_request) % 8 == 0, "requests keep the items aligned");
-_Static_assert(sizeof(struct pkvi_plan_header) % 8 == 0, "the header keeps the requests aligned");
+static_assert(sizeof(struct pkvi_work_item) == 16, "a work item is 16 bytes");
+static_assert(sizeof(struct pkvi_plan_request) % 8 == 0, "requests keep the items aligned");
+static_assert(sizeof(struct pkvi_plan_header) % 8 == 0, "the header keeps the requests aligned");
 
-static inline const struct pkvi_plan_request *pkvi_plan_requests(
+PKVI_HOST_DEVICE static inline const struct pkvi_plan_request *pkvi_plan_requests(
     const struct pkvi_plan_header *header) {
     return (const struct pkvi_plan_request *)(const void *)(header + 1);
 }
 
-static inline const struct pkvi_work_item *pkvi_plan_items(const struct pkvi_plan_header *header) {
+PKVI_HOST_DEVICE static inline const struct pkvi_work_item *pkvi_plan_items(const struct pkvi_plan_header *header) {
     return (const struct pkvi_work_item *)(const void *)((const unsigned char *)header +
                                                          header->items_offset);
 }
 
 /* Rows of a tile for a request of `num_rows` packed rows. */
-static inline int32_t pkvi_tile_rows(int64_t num_rows) {
+PKVI_HOST_DEVICE static inline int32_t pkvi_tile_rows(int64_t num_rows) {
     return num_rows <= PKVI_SMALL_TILE_ROWS ? PKVI_SMALL_TILE_ROWS : PKVI_LARGE_TILE_ROWS;
 }
 
 /* Floats of workspace for one partial row: the output, then maximum and sum. */
-static inline int64_t pkvi_partial_floats(int32_t v_head_size) {
+PKVI_HOST_DEVICE static inline int64_t pkvi_partial_floats(int32_t v_head_size) {
     return (int64_t)v_head_size + 2;
 }
 
