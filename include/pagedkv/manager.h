@@ -263,7 +263,7 @@ typedef struct pkv_slots {
     int32_t num_new_blocks;     /* newly allocated, all groups; external ones not counted */
     int32_t num_copies;         /* copy-on-write pairs that this call queued */
     int32_t num_missing_blocks; /* with PKV_NO_FREE_BLOCKS: how many were short */
-    int32_t num_pending_blocks; /* with PKV_NO_FREE_BLOCKS: held until steps complete */
+    int32_t num_pending_blocks; /* with PKV_NO_FREE_BLOCKS: held until steps or swaps end */
 } pkv_slots;
 
 /* Give the request blocks for its next tokens and publish the blocks that become full.
@@ -511,7 +511,7 @@ PKV_API pkv_status pkv_take_events(pkv_manager *manager,
 typedef struct pkv_stats {
     uint32_t struct_size;
     int32_t num_blocks, num_free_blocks, num_cached_blocks, num_distinct_keys;
-    int32_t num_pending_blocks; /* held by pkv_free_after only */
+    int32_t num_pending_blocks; /* held by pkv_free_after and open swaps only */
     int32_t num_requests;       /* open */
     int32_t num_rows;           /* leased */
     double usage;               /* 1 - free / (num_blocks - 1); cached but unused counts as free */

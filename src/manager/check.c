@@ -104,6 +104,9 @@ static void count_all(const pkv_manager *manager, int32_t delta) {
     for (int32_t i = 0; i < manager->rows.num_held; i++) {
         count_cells(manager, manager->rows.held[i].storage, delta);
     }
+    for (const struct pkvi_holder *holder = manager->holders; holder; holder = holder->next) {
+        (void)holder->count(holder, delta);
+    }
 }
 
 /* I11: taking away every table's references leaves none; they are put back at once. */
@@ -120,7 +123,7 @@ static pkv_status check_references(const pkv_manager *manager) {
     return culprit == PKV_NULL_BLOCK
                ? PKV_OK
                : BROKEN(manager,
-                        "I11: block %d has %u references, which are not those of the tables",
+                        "I11: block %d has %u references, which are not those of tables and swaps",
                         culprit, manager->pool->states[culprit].ref_cnt);
 }
 

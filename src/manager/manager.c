@@ -426,6 +426,15 @@ static pkv_status allocate(pkv_manager *manager,
     return status;
 }
 
+pkv_status pkvi_manager_allocate(pkv_manager *manager,
+                                 struct pkvi_request *request,
+                                 const pkv_slots_args *args,
+                                 pkv_slots *slots) {
+    pkv_status status = check_args(manager, request, args);
+
+    return status == PKV_OK ? allocate(manager, request, args, slots) : status;
+}
+
 /* The long way: read, check, decide, change. */
 static pkv_status allocate_checked(pkv_manager *manager,
                                    struct pkvi_request *request,
@@ -438,8 +447,7 @@ static pkv_status allocate_checked(pkv_manager *manager,
         return pkvi_fail(manager->error, status,
                          "args is NULL, its struct_size is not set, or a later field is set");
     }
-    status = check_args(manager, request, &own);
-    return status == PKV_OK ? allocate(manager, request, &own, slots) : status;
+    return pkvi_manager_allocate(manager, request, &own, slots);
 }
 
 pkv_status pkv_allocate_slots(pkv_manager *manager,

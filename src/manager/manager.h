@@ -22,7 +22,17 @@ struct pkvi_counters {
     uint64_t num_keys_withdrawn;
 };
 
+/* Somebody beside the tables who holds blocks of the pool: a tier, for the copies under way. */
+struct pkvi_holder {
+    struct pkvi_holder *next;
+    int32_t num_open; /* pieces of work under way; the cache is not reset meanwhile */
+    /* Drop (-1) or add (+1) every reference held, in the counts only; returns how many blocks are
+     * without owner after that. */
+    int32_t (*count)(const struct pkvi_holder *holder, int32_t delta);
+};
+
 struct pkv_manager {
+    struct pkvi_holder *holders;
     pkv_pool *pool;
     struct pkvi_group *groups;
     int32_t num_groups;
@@ -84,13 +94,26 @@ static inline pkv_block_id *pkvi_manager_cells(const pkv_manager *manager,
     return pkvi_table_cells(&manager->groups[group].table, manager->rows.storage_of[row]);
 }
 
+/* Whether blocks of the request are being loaded into its present table. */
+static inline bool pkvi_manager_is_loading(const struct pkvi_request *request) {
+    return request->loading_allocation != 0 &&
+           request->loading_allocation == request->num_allocations;
+}
+
+/* pkv_allocate_slots with arguments that are read already. */
+pkv_status pkvi_manager_allocate(pkv_manager *manager,
+                                 struct pkvi_request *request,
+                                 const pkv_slots_args *args,
+                                 pkv_slots *slots);
+
 /* Give the blocks of one storage back to the pool, group by group, tail first. */
 void pkvi_manager_release_storage(pkv_manager *manager, int32_t storage);
 
 /* Drop the blocks of windowed groups that no token at or behind `num_processed` can see. */
 void pkvi_manager_remove_skipped(pkv_manager *manager, int32_t row_number, int64_t num_processed);
 
-/* Publish the full blocks of the first `num_tokens` tokens of a request that holds a row. */
+/* Publish the full blocks of the first `num_tokens` tokens of a request that holds a row; nothing
+ * while a load is under way. */
 void pkvi_manager_commit(pkv_manager *manager,
                          struct pkvi_request *request,
                          int32_t num_tokens,
@@ -106,7 +129,8 @@ bool pkvi_manager_confirm_hit(const pkv_manager *manager,
                               const struct pkvi_request *request,
                               int32_t hit_tokens);
 
-/* Blocks whose only owners are tables that wait for a step. O(cells of held tables). */
+/* Blocks whose only owners are tables that wait for a step, and copies under way. O(cells of held
+ * tables + blocks in flight). */
 int32_t pkvi_manager_count_pending(const pkv_manager *manager);
 
 /* In level-2 builds, check everything after a mutation. */

@@ -192,7 +192,8 @@ static void write_levels(struct writer *writer, const pkv_stats *stats) {
     write_gauge(writer, "free_blocks", "Blocks without owner.", stats->num_free_blocks);
     write_gauge(writer, "cached_blocks", "Blocks that carry a key.", stats->num_cached_blocks);
     write_gauge(writer, "distinct_keys", "Different keys cached.", stats->num_distinct_keys);
-    write_gauge(writer, "pending_blocks", "Blocks held for a step.", stats->num_pending_blocks);
+    write_gauge(writer, "pending_blocks", "Blocks held for a step or swap.",
+                stats->num_pending_blocks);
     write_gauge(writer, "requests", "Open requests.", stats->num_requests);
     write_gauge(writer, "rows", "Requests that hold blocks.", stats->num_rows);
     write_gauge(writer, "live_slots", "Slots written.", stats->num_live_slots);

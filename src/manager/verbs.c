@@ -74,7 +74,7 @@ void pkvi_manager_commit(pkv_manager *manager,
                          struct pkvi_request *request,
                          int32_t num_tokens,
                          uint64_t step) {
-    if (!manager->pool->is_caching) {
+    if (!manager->pool->is_caching || pkvi_manager_is_loading(request)) {
         return;
     }
     for (int32_t g = 0; g < manager->num_groups; g++) {
@@ -118,27 +118,39 @@ void pkvi_manager_remove_skipped(pkv_manager *manager, int32_t row_number, int64
     }
 }
 
-int32_t pkvi_manager_count_pending(const pkv_manager *manager) {
+/* Change the references of every held table by `delta`; returns how many blocks have none after
+ * that. */
+static int32_t count_held(const pkv_manager *manager, int32_t delta) {
     struct pkvi_block_state *states = manager->pool->states;
     int32_t count = 0;
 
-    /* Drop the held references on trial: a block that runs out of owners is pending. */
-    for (int32_t pass = 0; pass < 2; pass++) {
-        for (int32_t h = 0; h < manager->rows.num_held; h++) {
-            int32_t storage = manager->rows.held[h].storage;
-            for (int32_t g = 0; g < manager->num_groups; g++) {
-                const struct pkvi_table *table = &manager->groups[g].table;
-                const pkv_block_id *cells = pkvi_table_cells(table, storage);
-                for (int32_t i = 0; i < table->rows[storage].num_blocks; i++) {
-                    struct pkvi_block_state *state = &states[cells[i]];
-                    uint32_t ref_cnt = pass == 0 ? state->ref_cnt - 1 : state->ref_cnt + 1;
-                    if (cells[i] != PKV_NULL_BLOCK) {
-                        state->ref_cnt = ref_cnt & (uint32_t)PKV_MAX_REF_CNT;
-                        count += pass == 0 && state->ref_cnt == 0 ? 1 : 0;
-                    }
+    for (int32_t h = 0; h < manager->rows.num_held; h++) {
+        int32_t storage = manager->rows.held[h].storage;
+        for (int32_t g = 0; g < manager->num_groups; g++) {
+            const struct pkvi_table *table = &manager->groups[g].table;
+            const pkv_block_id *cells = pkvi_table_cells(table, storage);
+            for (int32_t i = 0; i < table->rows[storage].num_blocks; i++) {
+                struct pkvi_block_state *state = &states[cells[i]];
+                if (cells[i] != PKV_NULL_BLOCK) {
+                    state->ref_cnt = (state->ref_cnt + (uint32_t)delta) & (uint32_t)PKV_MAX_REF_CNT;
+                    count += state->ref_cnt == 0 ? 1 : 0;
                 }
             }
         }
+    }
+    return count;
+}
+
+/* Drop the references on trial: a block that runs out of owners is pending. */
+int32_t pkvi_manager_count_pending(const pkv_manager *manager) {
+    int32_t count = count_held(manager, -1);
+
+    for (const struct pkvi_holder *holder = manager->holders; holder; holder = holder->next) {
+        count += holder->count(holder, -1);
+    }
+    (void)count_held(manager, 1);
+    for (const struct pkvi_holder *holder = manager->holders; holder; holder = holder->next) {
+        (void)holder->count(holder, 1);
     }
     return count;
 }
@@ -230,6 +242,11 @@ pkv_status pkv_reset_prefix_cache(pkv_manager *manager) {
 
     if (manager == NULL) {
         return PKV_ERROR_INVALID_ARGUMENT;
+    }
+    for (const struct pkvi_holder *holder = manager->holders; holder; holder = holder->next) {
+        if (holder->num_open > 0) {
+            return pkvi_fail(manager->error, PKV_ERROR_BUSY, "%d swaps are open", holder->num_open);
+        }
     }
     status = pkv_pool_reset_prefix_cache(manager->pool);
     if (status != PKV_OK) {

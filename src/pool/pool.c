@@ -432,7 +432,7 @@ void pkvi_pool_publish(pkv_pool *pool,
     PKV_ASSERT(pool->is_caching && block != PKV_NULL_BLOCK && !pool->states[block].is_keyed);
     pool->states[block].group = (uint32_t)publication->group & 0xff;
     pool->index->entries[block].key = *key;
-    if (pool->stored_tokens != NULL) {
+    if (pool->stored_tokens != NULL && token_ids != NULL) {
         memcpy(pool->stored_tokens + (size_t)block * (size_t)pool->index->tokens_per_block,
                token_ids, (size_t)pool->block_sizes[publication->group] * sizeof *token_ids);
     }

@@ -85,7 +85,8 @@ int32_t pkvi_pool_release(pkv_pool *pool,
                           int32_t num_blocks,
                           bool is_reversed);
 
-/* Begin a commit call, publish a held block without key (whose key has that home), end the call. */
+/* Begin a commit call, publish a held block without key (whose key has that home), end the call.
+ * With store_tokens, token_ids NULL says that the tokens are stored already. */
 void pkvi_pool_begin(pkv_pool *pool, struct pkvi_publication *publication);
 void pkvi_pool_publish(pkv_pool *pool,
                        struct pkvi_publication *publication,
