@@ -12,13 +12,10 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/pipe.cuh"
 
 namespace pkvi {
-
-struct e4m3 {
-    uint8_t code;
-};
 
 /* Keys and values are converted to `element` for S and to `weight_element` for P V: weights of
  * quantised caches carry the scale of the token, which does not fit a half. */
@@ -91,6 +88,11 @@ template <class traits> struct attend {
     int32_t position[2], low[2], high[2], token[2];
     float scale = 0.0f;
     int32_t tile_max_low = 0, tile_min_high = 0, warp_low = 0, warp_high = 0;
+
+    PKVI_WRAPPER attend(const attention_parameters &parameters,
+                        pipe_shared<traits> &shared_part,
+                        unsigned char *weight_memory)
+        : p(parameters), shared(shared_part), weights(weight_memory) {}
 
     PKVI_WRAPPER int row_of(int r) const {
         return warp_row + lane / 4 + 8 * r;
@@ -494,10 +496,9 @@ __global__ void __launch_bounds__(traits::num_threads) attend_kernel(attention_p
     unsigned char *queries = stages + p.num_stages * traits::stage_bytes;
     unsigned char *weights = queries + p.num_query_slots * traits::query_slot_bytes;
     auto &shared = *reinterpret_cast<pipe_shared<traits> *>(weights + traits::weight_bytes);
-    pipe<traits> pipe = {p, shared, stages, queries};
-    attend<traits> attend = {p, shared, weights};
+    pipe<traits> pipe(p, shared, stages, queries);
+    attend<traits> attend(p, shared, weights);
 
-    pipe.next_index = static_cast<int32_t>(blockIdx.x);
     if (threadIdx.x == 0) {
         shared.num_items[0] = shared.is_end[0] = 0;
         shared.num_items[1] = shared.is_end[1] = 0;

@@ -82,7 +82,7 @@ void fill_attention_parameters(const struct pkvi_attention *op, attention_parame
 /* Sum the parts of split requests. Grid: (num_query_heads, min(num_tokens, 65535)), 128 threads, no
  * dynamic shared memory. Ends at once where nothing was split. */
 constexpr int32_t merge_threads = 128;
-void merge_parts(attention_parameters parameters);
+extern void (*const merge_parts)(attention_parameters);
 
 } // namespace pkvi
 

@@ -65,9 +65,16 @@ template <class traits> struct pipe {
     stream_cursor table = {0, 0, 0}, loaded = {0, 0, 0}, computed = {0, 0, 0};
     int32_t load_stage = 0, compute_stage = 0, load_slot = 0, compute_slot = 0;
     int32_t num_known = 0; /* items that all threads may look at */
-    int32_t next_index, num_read = 0, parity = 0; /* of the first warp: where it reads on */
+    int32_t next_index = static_cast<int32_t>(blockIdx.x); /* of the first warp: where it reads */
+    int32_t num_read = 0, parity = 0;
     pkv_block_id entry = 0;
     bool is_staged = false, is_end = false;
+
+    PKVI_WRAPPER pipe(const attention_parameters &parameters,
+                      pipe_shared<traits> &shared_part,
+                      unsigned char *stage_memory,
+                      unsigned char *query_memory)
+        : p(parameters), shared(shared_part), stages(stage_memory), queries(query_memory) {}
 
     PKVI_WRAPPER const work &item_at(int32_t index) const {
         return shared.items[index % work_ring];

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: the libpagedkv authors
+
+# One translation unit for each attention kernel of instances.h, written into the build folder.
+#
+#   pkv_write_attention_units(FOLDER OUT_LIST)
+function(pkv_write_attention_units folder out_list)
+  set(units "")
+  macro(write_unit name text)
+    set(unit "${folder}/attend_${name}.cu")
+    file(
+      CONFIGURE
+      OUTPUT "${unit}"
+      CONTENT "#include \"kernels/cuda/instance.cuh\"\n\n${text}\n"
+      @ONLY)
+    list(APPEND units "${unit}")
+  endmacro()
+
+  foreach(types half:half half:e4m3 half:int8 bfloat16:bfloat16 bfloat16:e4m3 bfloat16:int8)
+    string(REPLACE ":" ";" pair "${types}")
+    list(GET pair 0 query)
+    list(GET pair 1 cache)
+    foreach(class "64:64,64,false" "128:128,128,false" "192:192,128,false" "256:256,256,false"
+                  "latent:576,512,true")
+      string(REGEX REPLACE ":.*" "" class_name "${class}")
+      string(REGEX REPLACE ".*:" "" sizes "${class}")
+      set(large_warps "4, 1")
+      if(class_name STREQUAL "latent")
+        set(large_warps "4, 2")
+      endif()
+      set(name "${query}_${cache}_${class_name}")
+      write_unit("${name}_small"
+                 "PKVI_ATTENTION_UNIT(${name}_small, ${query}, ${cache}, ${sizes}, 1, 4)")
+      write_unit("${name}_large"
+                 "PKVI_ATTENTION_UNIT(${name}_large, ${query}, ${cache}, ${sizes}, ${large_warps})")
+    endforeach()
+  endforeach()
+  foreach(cache float half bfloat16 e4m3 int8)
+    write_unit("plain_${cache}" "PKVI_ATTENTION_PLAIN_UNIT(plain_${cache}, ${cache})")
+  endforeach()
+  set(${out_list} "${units}" PARENT_SCOPE)
+endfunction()
