@@ -79,10 +79,9 @@ size_t size_attention_shared(const attention_instance *instance,
 /* Everything but num_stages and num_query_slots. */
 void fill_attention_parameters(const struct pkvi_attention *op, attention_parameters *out);
 
-/* Sum the parts of split requests. Grid: (num_query_heads, min(num_tokens, 65535)), 128 threads, no
- * dynamic shared memory. Ends at once where nothing was split. */
-constexpr int32_t merge_threads = 128;
-extern void (*const merge_parts)(attention_parameters);
+/* Sum the parts of split requests. Ends at once where nothing was split. */
+cudaError_t launch_merge(const attention_parameters &parameters, cudaStream_t stream);
+cudaError_t load_merge_kernels();
 
 } // namespace pkvi
 

@@ -140,7 +140,7 @@ void fill_attention_parameters(const struct pkvi_attention *op, attention_parame
     out->k_cache = static_cast<const unsigned char *>(args.k_cache.data);
     out->v_cache = static_cast<const unsigned char *>(args.v_cache.data);
     out->output = static_cast<unsigned char *>(args.output.data);
-    out->lse = static_cast<float *>(args.lse.data);
+    out->lse = args.lse.dtype == PKV_DTYPE_NONE ? nullptr : static_cast<float *>(args.lse.data);
     out->workspace = static_cast<float *>(args.workspace);
     out->k_scale = static_cast<const float *>(args.k_scale.data);
     out->v_scale = static_cast<const float *>(args.v_scale.data);
