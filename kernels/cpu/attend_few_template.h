@@ -20,8 +20,10 @@
 /* Bytes of a cache line. */
 #define LINE 64
 
-/* Steps ahead whose pages are touched, so that address translation is warm when they come. */
+/* Steps ahead whose addresses are found, and their pages touched, so that address translation is
+ * warm when they come; and the places of the ring that holds them. */
 #define TOUCH_STEPS 3
+#define RING (TOUCH_STEPS + 1)
 
 /* Fetch a row of `size` bytes. */
 INLINE void few_prefetch(const unsigned char *row, int64_t size) {
@@ -30,60 +32,67 @@ INLINE void few_prefetch(const unsigned char *row, int64_t size) {
     }
 }
 
-/* scores[key][row] = query row . key */
+/* scores[key][row] = query row . key, for the tokens of one register block. */
+INLINE void few_block(const struct pkvi_cpu_tile *tile,
+                      const unsigned char *const *keys,
+                      float *scores,
+                      const pkv_dtype dtype,
+                      const int num_rows) {
+    const float *query = tile->scratch->query;
+    const int64_t pitch = tile->query_pitch;
+    const int64_t size = (int64_t)pkv_dtype_size(dtype);
+    const int64_t head_size = tile->op->cache.head_size;
+    const int64_t whole = head_size - head_size % VECTOR_WIDTH;
+    const int num_tokens = FEW_ACCUMULATORS / num_rows;
+    vector sums[FEW_ACCUMULATORS];
+
+    UNROLL
+    for (int i = 0; i < FEW_ACCUMULATORS; i++) {
+        sums[i] = vector_zero();
+    }
+    for (int64_t d = 0; d < head_size; d += VECTOR_WIDTH) {
+        vector k[FEW_ACCUMULATORS];
+
+        UNROLL
+        for (int i = 0; i < num_tokens; i++) {
+            k[i] = VECTOR_WIDTH <= PKV_HEAD_SIZE_STEP || d < whole
+                       ? vector_load_kv(keys[i] + d * size, dtype)
+                       : vector_load_kv_half(keys[i] + d * size, dtype);
+        }
+        UNROLL
+        for (int row = 0; row < num_rows; row++) {
+            vector q = vector_keep(vector_load(query + row * pitch + d));
+
+            UNROLL
+            for (int i = 0; i < num_tokens; i++) {
+                sums[i * num_rows + row] = vector_fma(k[i], q, sums[i * num_rows + row]);
+            }
+        }
+    }
+    vector_store_sums(scores, sums, FEW_ACCUMULATORS);
+}
+
+/* Scores of all keys of a step; meanwhile its values are fetched. The last block may score its last
+ * key again, behind what anybody reads: so the sum of a key never depends on its neighbours. */
 INLINE void few_scores(const struct pkvi_cpu_tile *tile,
                        const struct pkvi_cpu_rows *rows,
                        float *scores,
                        const pkv_dtype dtype,
                        const int num_rows) {
-    const float *query = tile->scratch->query;
-    const int64_t pitch = tile->query_pitch;
-    const int64_t size = (int64_t)pkv_dtype_size(dtype);
-    const int64_t head_size = tile->op->cache.head_size;
-    const int64_t value_size = tile->op->cache.v_head_size * size;
-    const int parts = FEW_ACCUMULATORS / num_rows;
-    const int64_t whole = head_size - head_size % VECTOR_WIDTH;
+    const int64_t value_size = tile->op->cache.v_head_size * (int64_t)pkv_dtype_size(dtype);
+    const int num_tokens = FEW_ACCUMULATORS / num_rows;
 
-    for (int32_t t = 0; t < rows->count; t++) {
-        const unsigned char *key = rows->key[t];
-        vector sums[FEW_ACCUMULATORS];
-        int64_t d = 0;
+    for (int32_t t = 0; t < rows->count; t += num_tokens) {
+        const unsigned char *keys[FEW_ACCUMULATORS];
 
-        few_prefetch(rows->value[t], value_size);
         UNROLL
-        for (int i = 0; i < FEW_ACCUMULATORS; i++) {
-            sums[i] = vector_zero();
-        }
-        for (; d + parts * VECTOR_WIDTH <= whole; d += parts * VECTOR_WIDTH) {
-            UNROLL
-            for (int part = 0; part < parts; part++) {
-                int64_t column = d + part * VECTOR_WIDTH;
-                vector k = vector_load_kv(key + column * size, dtype);
+        for (int i = 0; i < num_tokens; i++) {
+            int32_t token = t + i < rows->count ? t + i : rows->count - 1;
 
-                UNROLL
-                for (int row = 0; row < num_rows; row++) {
-                    sums[part * num_rows + row] = vector_fma(
-                        k, vector_load(query + row * pitch + column), sums[part * num_rows + row]);
-                }
-            }
+            keys[i] = rows->key[token];
+            few_prefetch(rows->value[token], value_size);
         }
-        for (; d < head_size; d += VECTOR_WIDTH) {
-            vector k = d < whole ? vector_load_kv(key + d * size, dtype)
-                                 : vector_load_kv_half(key + d * size, dtype);
-
-            UNROLL
-            for (int row = 0; row < num_rows; row++) {
-                sums[row] = vector_fma(k, vector_load(query + row * pitch + d), sums[row]);
-            }
-        }
-        UNROLL
-        for (int part = 1; part < parts; part++) {
-            UNROLL
-            for (int row = 0; row < num_rows; row++) {
-                sums[row] = vector_add(sums[row], sums[part * num_rows + row]);
-            }
-        }
-        vector_store_sums(scores + t * num_rows, sums, num_rows);
+        few_block(tile, keys, scores + (int64_t)t * num_rows, dtype, num_rows);
     }
 }
 
@@ -170,11 +179,28 @@ INLINE void few_softmax_rows(struct few_state *state,
     }
 }
 
+/* The keys of the next step, which are fetched while the values of this one are used: whole rows in
+ * address order, which the processor's own prefetcher follows, and evenly over the slabs. */
+struct few_ahead {
+    const struct pkvi_cpu_rows *rows;
+    int64_t row_size;
+    int32_t row, rows_per_call;
+};
+
+/* Values of a slab from one call to the next. */
+#define AHEAD_STEP 8
+
+INLINE void few_fetch_ahead(struct few_ahead *ahead) {
+    for (int32_t i = 0; i < ahead->rows_per_call && ahead->row < ahead->rows->count; i++) {
+        few_prefetch(ahead->rows->key[ahead->row++], ahead->row_size);
+    }
+}
+
 /* accumulator[row][column ...] += sum over keys of weight * value, for `num_vectors` vectors; or
  * for the half vector at the end of a row. */
 INLINE void few_slab(const struct pkvi_cpu_tile *tile,
                      const struct pkvi_cpu_rows *rows,
-                     const struct pkvi_cpu_rows *next,
+                     struct few_ahead *ahead,
                      const float *weights,
                      const struct few_state *state,
                      int64_t column,
@@ -186,7 +212,6 @@ INLINE void few_slab(const struct pkvi_cpu_tile *tile,
     const int64_t pitch = tile->accumulator_pitch;
     const int64_t offset = column * (int64_t)pkv_dtype_size(dtype);
     const int64_t step = VECTOR_WIDTH * (int64_t)pkv_dtype_size(dtype);
-    const bool prefetches = next != NULL && offset % LINE == 0;
     vector sums[FEW_ACCUMULATORS];
 
     UNROLL
@@ -205,8 +230,8 @@ INLINE void few_slab(const struct pkvi_cpu_tile *tile,
         const unsigned char *value = rows->value[t] + offset;
         vector v[FEW_ACCUMULATORS];
 
-        if (prefetches && t < next->count) {
-            few_prefetch(next->key[t] + offset, num_vectors * step);
+        if (t % AHEAD_STEP == 0) {
+            few_fetch_ahead(ahead);
         }
         UNROLL
         for (int i = 0; i < num_vectors; i++) {
@@ -242,35 +267,31 @@ INLINE void few_values(const struct pkvi_cpu_tile *tile,
     const int64_t head_size = tile->op->cache.v_head_size;
     const int num_vectors = FEW_ACCUMULATORS / num_rows < 4 ? FEW_ACCUMULATORS / num_rows : 4;
     const int64_t whole = head_size - head_size % VECTOR_WIDTH;
+    const int64_t num_slabs =
+        (head_size + num_vectors * VECTOR_WIDTH - 1) / (num_vectors * VECTOR_WIDTH);
+    struct few_ahead ahead = {
+        .rows = next,
+        .row_size = tile->op->cache.head_size * (int64_t)pkv_dtype_size(dtype),
+        .rows_per_call = (int32_t)((AHEAD_STEP + num_slabs - 1) / num_slabs),
+    };
     int64_t d = 0;
 
     for (; d + num_vectors * VECTOR_WIDTH <= whole; d += num_vectors * VECTOR_WIDTH) {
-        few_slab(tile, rows, next, weights, state, d, dtype, num_rows, num_vectors, false);
+        few_slab(tile, rows, &ahead, weights, state, d, dtype, num_rows, num_vectors, false);
     }
     for (; num_vectors > 1 && d + VECTOR_WIDTH <= whole; d += VECTOR_WIDTH) {
-        few_slab(tile, rows, next, weights, state, d, dtype, num_rows, 1, false);
+        few_slab(tile, rows, &ahead, weights, state, d, dtype, num_rows, 1, false);
     }
     if (VECTOR_WIDTH > PKV_HEAD_SIZE_STEP && d < head_size) {
-        few_slab(tile, rows, next, weights, state, d, dtype, num_rows, 1, true);
+        few_slab(tile, rows, &ahead, weights, state, d, dtype, num_rows, 1, true);
     }
 }
 
-/* Touch each page of keys and values [first, first + count). */
+/* Touch the pages of keys and values [first, first + count), for a kernel that keeps no ring. */
 NOINLINE void few_touch(const struct pkvi_cpu_tile *tile, int64_t first, int32_t count) {
     struct pkvi_cpu_rows rows;
-    uintptr_t key_page = 0, value_page = 0;
 
     pkvi_cpu_find_rows(tile, first, count, &rows);
-    for (int32_t t = 0; t < count; t++) {
-        if ((uintptr_t)rows.key[t] >> 12 != key_page) {
-            key_page = (uintptr_t)rows.key[t] >> 12;
-            __builtin_prefetch(rows.key[t], 0, 2);
-        }
-        if ((uintptr_t)rows.value[t] >> 12 != value_page) {
-            value_page = (uintptr_t)rows.value[t] >> 12;
-            __builtin_prefetch(rows.value[t], 0, 2);
-        }
-    }
 }
 
 /* Keys of the step that starts at `first`. */
@@ -298,9 +319,9 @@ NOINLINE void soft_cap_scores(float softcap, float *scores, int32_t count) {
 INLINE void few_template(struct pkvi_cpu_tile *tile, const pkv_dtype dtype, const int num_rows) {
     struct pkvi_cpu_scratch *scratch = tile->scratch;
     const float softcap = tile->op->args.softcap;
-    struct pkvi_cpu_rows rows[2];
+    struct pkvi_cpu_rows rows[RING];
     struct few_state state;
-    int current = 0;
+    int64_t found = tile->first_key;
 
     for (int lane = 0; lane < VECTOR_WIDTH; lane++) {
         state.maximum[lane] = -INFINITY;
@@ -312,16 +333,17 @@ INLINE void few_template(struct pkvi_cpu_tile *tile, const pkv_dtype dtype, cons
                (size_t)tile->query_pitch * sizeof(float));
     }
     memset(scratch->accumulator, 0, (size_t)(num_rows * tile->accumulator_pitch) * sizeof(float));
-    pkvi_cpu_find_rows(tile, tile->first_key, few_count(tile, tile->first_key), &rows[0]);
+    for (int i = 0; i < TOUCH_STEPS; i++, found += PKVI_CPU_FEW_KEYS) {
+        pkvi_cpu_find_rows(tile, found, few_count(tile, found), &rows[i]);
+    }
     for (int64_t first = tile->first_key; first < tile->end_key; first += PKVI_CPU_FEW_KEYS) {
-        const struct pkvi_cpu_rows *now = &rows[current];
-        struct pkvi_cpu_rows *next = &rows[1 - current];
+        int64_t step = (first - tile->first_key) / PKVI_CPU_FEW_KEYS;
+        const struct pkvi_cpu_rows *now = &rows[step % RING];
+        const struct pkvi_cpu_rows *next = &rows[(step + 1) % RING];
         int32_t count = now->count;
-        int64_t far = first + TOUCH_STEPS * PKVI_CPU_FEW_KEYS;
 
-        pkvi_cpu_find_rows(tile, first + PKVI_CPU_FEW_KEYS,
-                           few_count(tile, first + PKVI_CPU_FEW_KEYS), next);
-        few_touch(tile, far, few_count(tile, far));
+        pkvi_cpu_find_rows(tile, found, few_count(tile, found), &rows[(step + TOUCH_STEPS) % RING]);
+        found += PKVI_CPU_FEW_KEYS;
         few_scores(tile, now, scratch->scores, dtype, num_rows);
         pkvi_cpu_scale_scores(tile, first, count, num_rows, scratch->scores);
         if (softcap > 0.0f) {
@@ -332,7 +354,6 @@ INLINE void few_template(struct pkvi_cpu_tile *tile, const pkv_dtype dtype, cons
         few_softmax_rows(&state, scratch->scores, count * num_rows, num_rows);
         pkvi_cpu_scale_weights(tile, first, count, num_rows, scratch->scores);
         few_values(tile, now, next, scratch->scores, &state, dtype, num_rows);
-        current = 1 - current;
     }
     for (int row = 0; row < num_rows; row++) {
         float sum = 0.0f;

@@ -9,6 +9,13 @@
 #include "base/paged.h"
 #include "kernels/cpu/cpu.h"
 
+/* Fetch a line of each page of a slab, so that address translation is warm when its rows come. */
+static void touch_pages(const unsigned char *slab, int64_t size) {
+    for (int64_t x = 0; x < size; x += 4096) {
+        __builtin_prefetch(slab + x, 0, 2);
+    }
+}
+
 void pkvi_cpu_find_rows(const struct pkvi_cpu_tile *tile,
                         int64_t first,
                         int32_t count,
@@ -32,7 +39,10 @@ void pkvi_cpu_find_rows(const struct pkvi_cpu_tile *tile,
             pkvi_place_element(place, tile->head, v_cache->stride) * element_size;
         int32_t left = block_size - (int32_t)place.physical_block_offset;
 
-        for (; left > 0 && i < count; left--, i++) {
+        left = left < count - i ? left : count - i;
+        touch_pages(key, left * key_step);
+        touch_pages(value, left * value_step);
+        for (; left > 0; left--, i++) {
             out->key[i] = key;
             out->value[i] = value;
             key += key_step;

@@ -23,6 +23,18 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* Keep a vector in a register: else the compiler reads memory anew for each use of it. */
+#if defined(__x86_64__)
+#define vector_keep(value)                                                                         \
+    __extension__({                                                                                \
+        vector kept = (value);                                                                     \
+        __asm__("" : "+x"(kept));                                                                  \
+        kept;                                                                                      \
+    })
+#else
+#define vector_keep(value) (value)
+#endif
+
 #define EXP2_C1 0.693147206f
 #define EXP2_C2 0.240226469f
 #define EXP2_C3 0.0555032878f

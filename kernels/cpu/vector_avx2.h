@@ -113,16 +113,16 @@ INLINE void vector_store_sums(float *target, const vector *a, const int count) {
     }
 }
 
-/* 8 e4m3 values / 256: the bits of a float16 with the exponent 8 too small; NaN stays NaN. */
+/* 8 e4m3 values / 256: the bits of a float16 with the exponent 8 too small. Sign extension has the
+ * sign twice, in bits 14 and 15, and the mask takes one away. Adding 0x80 carries into bit 14 for
+ * NaN only, whose exponent it completes. */
 INLINE vector vector_from_e4m3(const void *source) {
-    __m128i wide = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)source));
-    __m128i magnitude = _mm_and_si128(wide, _mm_set1_epi16(0x7f));
-    __m128i sign = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x80)), 8);
-    __m128i is_nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f));
-    __m128i half = _mm_or_si128(_mm_slli_epi16(magnitude, 7), sign);
+    __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)source));
+    __m128i half = _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16((short)0xbf80));
+    __m128i is_nan =
+        _mm_and_si128(_mm_add_epi16(half, _mm_set1_epi16(0x80)), _mm_set1_epi16(0x4000));
 
-    half = _mm_or_si128(half, _mm_and_si128(is_nan, _mm_set1_epi16(0x7e00)));
-    return _mm256_cvtph_ps(half);
+    return _mm256_cvtph_ps(_mm_or_si128(half, is_nan));
 }
 
 /* VECTOR_WIDTH elements of a cache row, e4m3 divided by VECTOR_E4M3_UNIT. */
