@@ -80,13 +80,13 @@ pkv_status pkv_get_new_block_ids(const pkv_manager *manager,
  * tables that wait for a step own it, too, or keys of the caller put it twice into a row. */
 static bool is_common(const pkv_manager *manager, int32_t g, int32_t column, pkv_block_id block) {
     const struct pkvi_row_map *rows = &manager->rows;
-    uint32_t ref_cnt = manager->pool->states[block].ref_cnt;
+    int32_t num_owners = pkvi_manager_num_owners(manager, block);
 
-    if (ref_cnt < (uint32_t)rows->num_leased) {
+    if (num_owners < rows->num_leased) {
         return false;
     }
     if (rows->num_held == 0 && manager->requests.num_caller_keyed == 0) {
-        return ref_cnt == (uint32_t)rows->num_leased;
+        return num_owners == rows->num_leased;
     }
     for (int32_t row = 1; row <= rows->max_rows; row++) {
         if (rows->storage_of[row] >= 0 &&
@@ -170,6 +170,10 @@ static pkv_status check_entries(const pkv_manager *manager,
     if (manager->zero_on_free && pkvi_fill_list_has(&manager->pool->fills, group)) {
         return pkvi_fail(manager->error, PKV_ERROR_BUSY,
                          "zero_on_free: take the fills of group %d first", group);
+    }
+    if (pkvi_copy_list_has(&manager->copies, manager->pool, group)) {
+        return pkvi_fail(manager->error, PKV_ERROR_BUSY, "take the copies of group %d first",
+                         group);
     }
     for (int32_t i = 0; i < num_entries; i++) {
         pkv_status status = PKV_OK;

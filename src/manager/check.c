@@ -40,7 +40,7 @@ static pkv_status check_rows(const pkv_manager *manager) {
     return PKV_OK;
 }
 
-/* I14, I15, I21 for the table of one row. */
+/* I14, I15, I21, I30 for the table of one row. */
 static pkv_status check_table(const pkv_manager *manager, int32_t g, int32_t row_number) {
     const struct pkvi_group *group = &manager->groups[g];
     const struct pkvi_table_row *row = pkvi_manager_row(manager, g, row_number);
@@ -58,8 +58,6 @@ static pkv_status check_table(const pkv_manager *manager, int32_t g, int32_t row
         return BROKEN(manager, "I21: dirty interval of row %d in group %d", row_number, g);
     }
     for (int32_t i = 0; i < row->num_blocks; i++) {
-        int32_t key = (i + 1) * group->key_stride - 1;
-
         if (!pkvi_pool_has_block(manager->pool, cells[i])) {
             return BROKEN(manager, "I11: row %d names block %d", row_number, cells[i]);
         }
@@ -69,10 +67,13 @@ static pkv_status check_table(const pkv_manager *manager, int32_t g, int32_t row
         if (manager->pool->states[cells[i]].group != (uint32_t)g) {
             return BROKEN(manager, "I12: block %d is not of group %d", cells[i], g);
         }
-        if (manager->pool->states[cells[i]].is_keyed &&
-            (key >= request->num_keys ||
-             !pkvi_key_equal(&manager->pool->index->entries[cells[i]].key,
-                             pkvi_request_key(&manager->requests, request, key)))) {
+        if (i >= row->num_cached && (int64_t)i * group->block_size >= request->look_until &&
+            (manager->pool->states[cells[i]].is_keyed ||
+             pkvi_manager_num_owners(manager, cells[i]) != 1)) {
+            return BROKEN(manager, "I30: block %d in column %d of row %d is keyed or shared",
+                          cells[i], i, row_number);
+        }
+        if (i < row->num_cached && pkvi_manager_is_foreign(manager, g, request, i)) {
             return BROKEN(manager, "I15: block %d in column %d of row %d has a foreign key",
                           cells[i], i, row_number);
         }
@@ -95,6 +96,13 @@ static void count_cells(const pkv_manager *manager, int32_t storage, int32_t del
     }
 }
 
+/* The references of holders beside the tables. */
+static void count_holders(const pkv_manager *manager, int32_t delta) {
+    for (const struct pkvi_holder *holder = manager->holders; holder; holder = holder->next) {
+        (void)holder->count(holder, delta);
+    }
+}
+
 static void count_all(const pkv_manager *manager, int32_t delta) {
     for (int32_t row = 1; row <= manager->rows.max_rows; row++) {
         if (manager->rows.storage_of[row] >= 0) {
@@ -104,12 +112,16 @@ static void count_all(const pkv_manager *manager, int32_t delta) {
     for (int32_t i = 0; i < manager->rows.num_held; i++) {
         count_cells(manager, manager->rows.held[i].storage, delta);
     }
-    for (const struct pkvi_holder *holder = manager->holders; holder; holder = holder->next) {
-        (void)holder->count(holder, delta);
+    count_holders(manager, delta);
+    for (int32_t i = 0; i < manager->copies.num_pending; i++) {
+        pkv_block_id source = manager->copies.source_of[manager->copies.targets[i]];
+        struct pkvi_block_state *state = &manager->pool->states[source];
+        state->ref_cnt = (state->ref_cnt + (uint32_t)delta) & (uint32_t)PKV_MAX_REF_CNT;
     }
 }
 
-/* I11: taking away every table's references leaves none; they are put back at once. */
+/* I11: taking away the references of tables and of pending copies leaves none; they are put back at
+ * once. */
 static pkv_status check_references(const pkv_manager *manager) {
     pkv_block_id culprit = PKV_NULL_BLOCK;
 
@@ -172,6 +184,23 @@ static pkv_status check_distinct(const pkv_manager *manager, int32_t row) {
                : BROKEN(manager, "I12: block %d stands twice in row %d", culprit, row);
 }
 
+/* Everything that is said of rows; blocks in flight do not count as shared. */
+static pkv_status check_all_rows(const pkv_manager *manager) {
+    pkv_status status = PKV_OK;
+
+    count_holders(manager, -1);
+    for (int32_t row = 1; row <= manager->rows.max_rows && status == PKV_OK; row++) {
+        for (int32_t g = 0; g < manager->num_groups && manager->rows.storage_of[row] >= 0; g++) {
+            status = status == PKV_OK ? check_table(manager, g, row) : status;
+        }
+        if (status == PKV_OK && manager->rows.storage_of[row] >= 0) {
+            status = check_distinct(manager, row);
+        }
+    }
+    count_holders(manager, 1);
+    return status;
+}
+
 pkv_status pkv_manager_check(const pkv_manager *manager) {
     pkv_status status;
 
@@ -185,13 +214,11 @@ pkv_status pkv_manager_check(const pkv_manager *manager) {
     if (status == PKV_OK) {
         status = check_rows(manager);
     }
-    for (int32_t row = 1; row <= manager->rows.max_rows && status == PKV_OK; row++) {
-        for (int32_t g = 0; g < manager->num_groups && manager->rows.storage_of[row] >= 0; g++) {
-            status = status == PKV_OK ? check_table(manager, g, row) : status;
-        }
-        if (status == PKV_OK && manager->rows.storage_of[row] >= 0) {
-            status = check_distinct(manager, row);
-        }
+    if (status == PKV_OK) {
+        status = pkvi_copy_list_check(&manager->copies, manager->pool, manager->error);
+    }
+    if (status == PKV_OK) {
+        status = check_all_rows(manager);
     }
     if (status == PKV_OK) {
         status = check_held(manager);

@@ -233,6 +233,7 @@ static pkv_manager *build(const struct plan *plan, struct pkvi_carver *carver) {
     block_ids = pkvi_carve(carver, num_groups, sizeof *block_ids);
     pkvi_row_map_carve(&layout.rows, carver, plan->config.max_rows, plan->config.max_held_rows);
     pkvi_request_map_carve(&layout.requests, carver, &plan->sizes);
+    pkvi_copy_list_carve(&layout.copies, carver, plan->config.num_blocks);
     for (int32_t i = 0; i < plan->config.num_groups; i++) {
         struct pkvi_group group;
         pkv_group_config config;

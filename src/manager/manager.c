@@ -10,7 +10,8 @@
 struct demand {
     int64_t num_computed; /* local + external, at most max_model_len */
     int64_t num_local;    /* computed here, the hit included */
-    int64_t num_slots;    /* computed + new + lookahead, at most max_model_len */
+    int64_t num_written;  /* computed + new, at most max_model_len: [num_local, it) is written */
+    int64_t num_slots;    /* the same with lookahead */
     int32_t hit_tokens;
     int32_t shared_prefix_boundary;
     bool has_row;
@@ -37,7 +38,9 @@ static int64_t blocks_needed(const pkv_manager *manager,
 
     if (demand->has_row) {
         needed = columns - pkvi_manager_row(manager, g, request->row)->num_blocks;
-        return needed > 0 ? needed : 0;
+        return (needed > 0 ? needed : 0) + pkvi_manager_count_copies(manager, g, request,
+                                                                     demand->num_local,
+                                                                     demand->num_written);
     }
     needed = columns - num_leading(group, demand);
     needed = needed > 0 ? needed : 0;
@@ -182,7 +185,9 @@ static void measure_demand(const pkv_manager *manager,
     demand->num_local = (int64_t)args->num_computed_tokens + args->num_new_computed_tokens;
     demand->num_computed = demand->num_local + args->num_external_computed_tokens;
     demand->num_computed = demand->num_computed < most ? demand->num_computed : most;
-    demand->num_slots = demand->num_computed + args->num_new_tokens + args->num_lookahead_tokens;
+    demand->num_written = demand->num_computed + args->num_new_tokens;
+    demand->num_slots = demand->num_written + args->num_lookahead_tokens;
+    demand->num_written = demand->num_written < most ? demand->num_written : most;
     demand->num_slots = demand->num_slots < most ? demand->num_slots : most;
 }
 
@@ -287,6 +292,7 @@ static void start_request(pkv_manager *manager,
     uint64_t num_hits = (uint64_t)demand->hit_tokens;
 
     request->row = pkvi_row_lease(&manager->rows, pkvi_request_index(&manager->requests, request));
+    request->look_until = 0;
     request->shared_prefix_boundary = demand->shared_prefix_boundary;
     if (manager->pool->is_caching && !request->skip_cache_read) {
         if (request->num_allocations == 0) {
@@ -337,6 +343,10 @@ static void perform(pkv_manager *manager,
         struct pkvi_table_row *row = pkvi_manager_row(manager, g, request->row);
         int64_t columns = pkvi_group_blocks_for(&manager->groups[g], demand->num_slots);
 
+        if (demand->has_row) {
+            slots->num_copies += pkvi_manager_make_writable(manager, g, request, demand->num_local,
+                                                            demand->num_written);
+        }
         row->first_new = row->num_blocks;
         slots->num_new_blocks += extend_row(manager, g, request->row, columns);
     }
@@ -360,6 +370,7 @@ static inline bool stay_within_row(pkv_manager *manager,
         args->num_external_computed_tokens != 0 || args->num_watermark_blocks != 0 ||
         args->num_reserved_blocks != 0 || args->full_sequence_must_fit ||
         request->row == PKV_NULL_ROW || num_slots > manager->max_model_len ||
+        args->num_computed_tokens < request->look_until ||
         !pkvi_publish_log_accepts(&manager->pool->log, args->step)) {
         return false;
     }
@@ -369,6 +380,7 @@ static inline bool stay_within_row(pkv_manager *manager,
 
         if (pkvi_group_is_windowed(group) ||
             num_slots > (int64_t)row->num_blocks * group->block_size ||
+            args->num_computed_tokens < (int64_t)row->num_cached * group->block_size ||
             (publishes && num_known >= ((int64_t)row->num_cached + 1) * group->block_size)) {
             return false;
         }

@@ -4,7 +4,8 @@
 /* The inside of a manager, for this room and for the tiers on top: the struct and the few helpers
  * that several files of verbs share. Life is in config.c, pkv_allocate_slots in manager.c, the
  * other scheduling verbs in verbs.c, requests in open.c, lookups in lookup.c, steps in step.c,
- * readers and batches in batch.c, statistics in stats.c.
+ * readers and batches in batch.c, statistics in stats.c, fork, truncate and copy-on-write in
+ * sharing.c.
  *
  * The one idea: a verb first computes what it needs without changing anything, then changes
  * everything without being able to fail. */
@@ -12,6 +13,7 @@
 #define PKVI_MANAGER_MANAGER_H
 
 #include "manager/coordinator.h"
+#include "manager/copy_list.h"
 
 /* Counters of pkv_stats that are kept here. */
 struct pkvi_counters {
@@ -40,6 +42,7 @@ struct pkv_manager {
     bool zero_on_free;
     struct pkvi_request_map requests;
     struct pkvi_row_map rows;
+    struct pkvi_copy_list copies;
     struct pkvi_lookup *lookup;    /* apart, since const readers remember their lookup */
     struct pkvi_error_text *error; /* apart, since const readers can fail */
     struct pkvi_counters counters;
@@ -132,6 +135,33 @@ bool pkvi_manager_confirm_hit(const pkv_manager *manager,
 /* Blocks whose only owners are tables that wait for a step, and copies under way. O(cells of held
  * tables + blocks in flight). */
 int32_t pkvi_manager_count_pending(const pkv_manager *manager);
+
+/* Owners of a block; pending copies that read it do not count. */
+static inline int32_t pkvi_manager_num_owners(const pkv_manager *manager, pkv_block_id block) {
+    return pkvi_copy_list_num_owners(&manager->copies, manager->pool, block);
+}
+
+/* Whether the block in a column of a request carries a key that is not the request's own there. */
+bool pkvi_manager_is_foreign(const pkv_manager *manager,
+                             int32_t g,
+                             const struct pkvi_request *request,
+                             int32_t column);
+
+/* Let every write before token `end` look for other owners and foreign keys. */
+void pkvi_manager_look_until(struct pkvi_request *request, int64_t end);
+
+/* The columns in which the request, which holds a row, cannot write the tokens [first, end) without
+ * a copy: how many there are. */
+int32_t pkvi_manager_count_copies(const pkv_manager *manager,
+                                  int32_t g,
+                                  const struct pkvi_request *request,
+                                  int64_t first,
+                                  int64_t end);
+
+/* Make the tokens [first, end) writable: take a block for each such column and queue the copy, and
+ * take foreign keys away. Returns how many copies were queued. */
+int32_t pkvi_manager_make_writable(
+    pkv_manager *manager, int32_t g, struct pkvi_request *request, int64_t first, int64_t end);
 
 /* In level-2 builds, check everything after a mutation. */
 #define PKVI_CHECK_AFTER(manager) PKV_ASSERT_SLOW(pkv_manager_check(manager) == PKV_OK)

@@ -195,39 +195,64 @@ void pkvi_request_append_keys(struct pkvi_request_map *map,
     }
 }
 
-pkv_status pkvi_request_open(struct pkvi_request_map *map,
-                             const pkv_request_args *args,
-                             struct pkvi_error_text *error,
-                             pkv_request *out) {
+/* Take a handle and the pages of `max_num_tokens` for a request that is set by the caller. NULL and a
+ * text where one of them is missing. */
+static struct pkvi_request *take_request(struct pkvi_request_map *map,
+                                         int32_t max_num_tokens,
+                                         struct pkvi_error_text *error) {
     struct pkvi_request *request;
-    int32_t num_pages = pages_for(map, args->max_num_tokens);
+    int32_t num_pages = pages_for(map, max_num_tokens);
     uint32_t generation;
-    int32_t index = map->first_free;
 
-    if (index < 0) {
-        return pkvi_fail(error, PKV_ERROR_LIMIT, "max_requests: all %d are open",
-                         map->max_requests);
+    if (map->first_free < 0) {
+        (void)pkvi_fail(error, PKV_ERROR_LIMIT, "max_requests: all %d are open", map->max_requests);
+        return NULL;
     }
-    if (args->max_num_tokens > map->max_total_tokens - map->num_reserved_tokens) {
-        return pkvi_fail(error, PKV_ERROR_LIMIT,
-                         "max_total_tokens: %lld of %lld are reserved, %d wanted",
-                         (long long)map->num_reserved_tokens, (long long)map->max_total_tokens,
-                         args->max_num_tokens);
+    if (max_num_tokens > map->max_total_tokens - map->num_reserved_tokens) {
+        (void)pkvi_fail(
+            error, PKV_ERROR_LIMIT, "max_total_tokens: %lld of %lld are reserved, %d wanted",
+            (long long)map->num_reserved_tokens, (long long)map->max_total_tokens, max_num_tokens);
+        return NULL;
     }
-    if (args->num_media > map->max_media) {
-        return pkvi_fail(error, PKV_ERROR_LIMIT, "max_media_per_request: %d, the request has %d",
-                         map->max_media, args->num_media);
-    }
-    request = &map->requests[index];
+    request = &map->requests[map->first_free];
     generation = request->generation + 1;
     map->first_free = request->next_free;
     memset(request, 0, sizeof *request);
     request->generation = generation == 0 ? 1 : generation;
     request->is_open = true;
+    request->max_num_tokens = max_num_tokens;
+    for (int32_t i = 0; i < num_pages; i++) {
+        page_list(map, request)[i] = map->free_pages[--map->num_free_pages];
+    }
+    map->num_open++;
+    map->num_reserved_tokens += max_num_tokens;
+    return request;
+}
+
+static pkv_request handle_of(const struct pkvi_request_map *map,
+                             const struct pkvi_request *request) {
+    pkv_request handle = {(uint32_t)pkvi_request_index(map, request), request->generation};
+
+    return handle;
+}
+
+pkv_status pkvi_request_open(struct pkvi_request_map *map,
+                             const pkv_request_args *args,
+                             struct pkvi_error_text *error,
+                             pkv_request *out) {
+    struct pkvi_request *request;
+
+    if (args->num_media > map->max_media) {
+        return pkvi_fail(error, PKV_ERROR_LIMIT, "max_media_per_request: %d, the request has %d",
+                         map->max_media, args->num_media);
+    }
+    request = take_request(map, args->max_num_tokens, error);
+    if (request == NULL) {
+        return PKV_ERROR_LIMIT;
+    }
     request->skip_cache_read = args->skip_cache_read;
     request->has_caller_keys = args->has_caller_keys;
     request->num_prompt_tokens = args->num_tokens;
-    request->max_num_tokens = args->max_num_tokens;
     request->num_media = args->num_media;
     request->adapter_id = args->adapter_id;
     request->has_salt = args->salt_size > 0;
@@ -237,16 +262,95 @@ pkv_status pkvi_request_open(struct pkvi_request_map *map,
     if (args->num_media > 0) {
         memcpy(media_of(map, request), args->media, (size_t)args->num_media * sizeof *args->media);
     }
-    for (int32_t i = 0; i < num_pages; i++) {
-        page_list(map, request)[i] = map->free_pages[--map->num_free_pages];
-    }
-    map->num_open++;
     map->num_caller_keyed += request->has_caller_keys ? 1 : 0;
-    map->num_reserved_tokens += args->max_num_tokens;
     pkvi_request_append(map, request, args->token_ids, args->num_tokens);
-    out->index = (uint32_t)index;
-    out->generation = request->generation;
+    *out = handle_of(map, request);
     return PKV_OK;
+}
+
+/* Copy the tokens and keys of `parent`, page by page and no further than it has any. */
+static void copy_pages(struct pkvi_request_map *map,
+                       const struct pkvi_request *parent,
+                       struct pkvi_request *child) {
+    int32_t num_keys = parent->num_keys;
+
+    for (int32_t first = 0; first < parent->num_tokens; first += map->tokens_per_page) {
+        int32_t count = parent->num_tokens - first;
+
+        count = count < map->tokens_per_page ? count : map->tokens_per_page;
+        memcpy(tokens_at(map, child, first), tokens_at(map, parent, first),
+               (size_t)count * sizeof(int32_t));
+    }
+    for (int32_t first = 0; first < num_keys; first += map->keys_per_page) {
+        int32_t count =
+            num_keys - first < map->keys_per_page ? num_keys - first : map->keys_per_page;
+
+        memcpy(key_at(map, child, first), key_at(map, parent, first),
+               (size_t)count * sizeof(pkv_block_key));
+    }
+}
+
+pkv_status pkvi_request_fork(struct pkvi_request_map *map,
+                             const struct pkvi_request *parent,
+                             struct pkvi_error_text *error,
+                             pkv_request *out) {
+    struct pkvi_request *child = take_request(map, parent->max_num_tokens, error);
+    uint32_t generation;
+
+    if (child == NULL) {
+        return PKV_ERROR_LIMIT;
+    }
+    generation = child->generation;
+    *child = *parent;
+    child->generation = generation;
+    child->row = PKV_NULL_ROW;
+    child->num_allocations = 0;
+    child->look_until = 0;
+    if (parent->num_media > 0) {
+        memcpy(media_of(map, child), media_of(map, parent),
+               (size_t)parent->num_media * sizeof(pkv_media));
+    }
+    map->num_caller_keyed += child->has_caller_keys ? 1 : 0;
+    copy_pages(map, parent, child);
+    *out = handle_of(map, child);
+    return PKV_OK;
+}
+
+bool pkvi_request_cuts_media(const struct pkvi_request_map *map,
+                             const struct pkvi_request *request,
+                             int32_t num_tokens) {
+    const pkv_media *media = media_of(map, request);
+
+    for (int32_t i = 0; i < request->num_media && num_tokens < request->num_tokens; i++) {
+        if (media[i].offset < num_tokens &&
+            (int64_t)media[i].offset + media[i].num_tokens > num_tokens) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void pkvi_request_truncate(struct pkvi_request_map *map,
+                           struct pkvi_request *request,
+                           int32_t num_tokens) {
+    pkv_media *media = media_of(map, request);
+    int32_t num_kept = 0;
+
+    /* Items that no token has reached yet are still to come. */
+    for (int32_t i = 0; i < request->num_media; i++) {
+        if (media[i].offset < num_tokens || media[i].offset >= request->num_tokens) {
+            media[num_kept++] = media[i];
+        }
+    }
+    request->num_media = num_kept;
+    request->media_index = 0;
+    request->num_tokens = num_tokens;
+    if (request->num_keys > num_tokens / map->hash_block_size) {
+        request->num_keys = num_tokens / map->hash_block_size;
+    }
+    if (request->num_prompt_tokens > num_tokens) {
+        request->num_prompt_tokens = num_tokens;
+    }
 }
 
 void pkvi_request_close(struct pkvi_request_map *map, struct pkvi_request *request) {

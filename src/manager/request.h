@@ -26,7 +26,8 @@ struct pkvi_request {
     int32_t row; /* PKV_NULL_ROW while it holds no blocks */
     int32_t num_tokens;
     int32_t max_num_tokens;
-    int32_t num_keys; /* I16 */
+    int32_t look_until; /* tokens; a write below it looks for other owners and foreign keys: I30 */
+    int32_t num_keys;   /* I16 */
     int32_t num_prompt_tokens;
     int32_t num_allocations;
     int32_t loading_allocation; /* I30: allocation whose table is being loaded, 0 = none */
@@ -106,6 +107,22 @@ pkv_status pkvi_request_open(struct pkvi_request_map *map,
                              const pkv_request_args *args,
                              struct pkvi_error_text *error,
                              pkv_request *out);
+
+/* Open a request that is a copy of another, without row. PKV_ERROR_LIMIT as for an open. */
+pkv_status pkvi_request_fork(struct pkvi_request_map *map,
+                             const struct pkvi_request *parent,
+                             struct pkvi_error_text *error,
+                             pkv_request *out);
+
+/* Whether a cut at `num_tokens` falls within a media item. */
+bool pkvi_request_cuts_media(const struct pkvi_request_map *map,
+                             const struct pkvi_request *request,
+                             int32_t num_tokens);
+
+/* Take back all tokens but the first `num_tokens`, with their keys and media. */
+void pkvi_request_truncate(struct pkvi_request_map *map,
+                           struct pkvi_request *request,
+                           int32_t num_tokens);
 
 /* Append tokens that fit into max_num_tokens, and compute the keys that become possible. */
 void pkvi_request_append(struct pkvi_request_map *map,

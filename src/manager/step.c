@@ -44,6 +44,18 @@ static int32_t first_undone(
     return num_cached;
 }
 
+/* Let the columns from `first` on be offered for publication again. Others may hold their blocks. */
+static void unsettle(pkv_manager *manager, int32_t g, int32_t row_number, int32_t first) {
+    struct pkvi_table_row *row = pkvi_manager_row(manager, g, row_number);
+    int32_t owner = manager->rows.owner_of[row_number];
+
+    if (first < row->num_cached) {
+        pkvi_manager_look_until(&manager->requests.requests[owner],
+                                (int64_t)row->num_cached * manager->groups[g].block_size);
+        row->num_cached = first;
+    }
+}
+
 static void withdraw(pkv_manager *manager, pkv_block_id block) {
     pkvi_pool_forget(manager->pool, block);
     manager->counters.num_keys_withdrawn++;
@@ -84,7 +96,7 @@ pkv_status pkv_step_fail(pkv_manager *manager, uint64_t step) {
     }
     for (int32_t row = 1; row <= manager->rows.max_rows; row++) {
         for (int32_t g = 0; g < manager->num_groups && manager->rows.storage_of[row] >= 0; g++) {
-            pkvi_manager_row(manager, g, row)->num_cached = first_undone(manager, g, row, 0, step);
+            unsettle(manager, g, row, first_undone(manager, g, row, 0, step));
         }
     }
     while ((block = pkvi_publish_log_last(&manager->pool->log, step)) != PKV_NULL_BLOCK) {
@@ -117,7 +129,7 @@ static pkv_status check_own(const pkv_manager *manager, int32_t g, int32_t row, 
 /* Withdraw what this row published since `step`, newest first. */
 static void withdraw_own(pkv_manager *manager, int32_t g, int32_t row, uint64_t step) {
     const pkv_block_id *cells = pkvi_manager_cells(manager, g, row);
-    struct pkvi_table_row *table_row = pkvi_manager_row(manager, g, row);
+    const struct pkvi_table_row *table_row = pkvi_manager_row(manager, g, row);
     int32_t first = first_undone(manager, g, row, table_row->num_hits, step);
 
     for (int32_t i = table_row->num_cached - 1; i >= first; i--) {
@@ -125,7 +137,7 @@ static void withdraw_own(pkv_manager *manager, int32_t g, int32_t row, uint64_t 
             withdraw(manager, cells[i]);
         }
     }
-    table_row->num_cached = first;
+    unsettle(manager, g, row, first);
 }
 
 pkv_status pkv_unschedule(pkv_manager *manager, pkv_request handle, uint64_t step) {

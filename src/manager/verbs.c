@@ -19,6 +19,7 @@ void pkvi_manager_release_storage(pkv_manager *manager, int32_t storage) {
                                 true);
         *row = (struct pkvi_table_row){0, 0, 0, 0, 0, 0};
     }
+    pkvi_copy_list_cancel_freed(&manager->copies, manager->pool);
 }
 
 /* Publish blocks [row->num_cached, full) of one group, in one call. Null blocks, those that
@@ -70,6 +71,23 @@ static void commit_group(pkv_manager *manager,
     row->num_hits = row->num_hits < first ? row->num_hits : first;
 }
 
+/* Where publication must stop: a column whose content is still another's, since the request has not
+ * written into it since it was cut there. */
+static int32_t stop_at_foreign(const pkv_manager *manager,
+                               int32_t g,
+                               const struct pkvi_request *request,
+                               int32_t full) {
+    int32_t block_size = manager->groups[g].block_size;
+
+    for (int32_t i = pkvi_manager_row(manager, g, request->row)->num_cached;
+         i < full && (int64_t)i * block_size < request->look_until; i++) {
+        if (pkvi_manager_is_foreign(manager, g, request, i)) {
+            return i;
+        }
+    }
+    return full;
+}
+
 void pkvi_manager_commit(pkv_manager *manager,
                          struct pkvi_request *request,
                          int32_t num_tokens,
@@ -92,6 +110,7 @@ void pkvi_manager_commit(pkv_manager *manager,
         num_keyed = request->num_keys / group->key_stride;
 
         full = full < num_keyed ? full : num_keyed;
+        full = stop_at_foreign(manager, g, request, full);
         if (full > row->num_cached) {
             commit_group(manager, g, request, full, step);
         }

@@ -37,6 +37,7 @@ static model_statuses check_entries(const model_manager *model,
     if (model->zero_on_free && model_pool_num_fills(&model->pool, group) > 0) {
         errors |= MODEL_BUSY;
     }
+    errors |= model_num_pending_copies(model, group) > 0 ? MODEL_BUSY : 0;
     return errors;
 }
 

@@ -37,6 +37,7 @@ void model_release_tables(model_manager *model, model_table *tables) {
         model_pool_free_blocks(&model->pool, reversed, table->num_blocks);
         table->num_blocks = 0;
     }
+    model_cancel_freed(model);
 }
 
 /* Make a request one that holds nothing; its tables have been given away. */
@@ -45,6 +46,7 @@ static void forget_tables(model_manager *model, model_request *request) {
         request->tables[group].num_blocks = 0;
         request->first_new[group] = 0;
         request->num_cached[group] = 0;
+        request->num_hits[group] = 0;
     }
     request->row = PKV_NULL_ROW;
     request->num_live_tokens = 0;
@@ -93,6 +95,7 @@ void model_drop_skipped(model_manager *model,
         }
         model_pool_free_blocks(&model->pool, dropped, num_dropped);
     }
+    model_cancel_freed(model);
 }
 
 model_statuses model_remove_skipped(model_manager *model,
@@ -119,6 +122,11 @@ static int32_t num_full_columns(const model_manager *model,
     }
     while (full > 0 && model_column_content(model, request, group, full - 1) == MODEL_NO_CONTENT) {
         full--;
+    }
+    for (int32_t column = request->num_cached[group]; column < full; column++) {
+        if (model_is_foreign(model, request, group, column)) {
+            return column;
+        }
     }
     return full;
 }
@@ -155,6 +163,7 @@ static void publish_group(
         model_pool_publish_nothing(&model->pool, &publication);
     }
     request->num_cached[group] = full;
+    request->num_hits[group] = min_of(request->num_hits[group], first);
 }
 
 void model_publish(model_manager *model,
@@ -192,6 +201,7 @@ model_statuses model_cache_blocks(model_manager *model,
 /* What one call is about, in tokens. */
 struct plan {
     int32_t hit, external, total, num_slot_tokens, num_commit_tokens;
+    int64_t first_written, end_written;
     model_table hits[MODEL_MAX_GROUPS];
 };
 
@@ -212,7 +222,9 @@ static int32_t need_of_group(const model_manager *model,
         required = min_of(required, model_admission_cap(model, group));
     }
     if (request->row != PKV_NULL_ROW) {
-        return max_of(required - request->tables[group].num_blocks, 0);
+        return max_of(required - request->tables[group].num_blocks, 0) +
+               model_num_copies_needed(model, request, group, plan->first_written,
+                                       plan->end_written);
     }
     for (int32_t column = skipped; column < hits->num_blocks; column++) {
         pkv_block_id id = hits->ids[column];
@@ -284,6 +296,7 @@ static void start_tables(model_manager *model, model_request *request, const str
             model_pool_touch(&model->pool, table->ids[column]);
         }
         request->num_cached[group] = table->num_blocks;
+        request->num_hits[group] = table->num_blocks;
     }
     for (int32_t group = 0; group < model->num_groups; group++) {
         int32_t visible = plan->total - model_num_skipped_tokens(model, group, plan->total);
@@ -314,6 +327,8 @@ static model_statuses commit(model_manager *model,
                              const pkv_slots_args *args,
                              const struct plan *plan,
                              pkv_slots *out) {
+    bool had_row = request->row != PKV_NULL_ROW;
+
     *out = (pkv_slots){.struct_size = sizeof *out};
     if (request->row == PKV_NULL_ROW) {
         request->shared_boundary = model_shared_boundary(model, request);
@@ -323,6 +338,10 @@ static model_statuses commit(model_manager *model,
         }
     }
     for (int32_t group = 0; group < model->num_groups; group++) {
+        if (had_row) {
+            out->num_copies +=
+                model_make_writable(model, request, group, plan->first_written, plan->end_written);
+        }
         request->first_new[group] = request->tables[group].num_blocks;
         out->num_new_blocks +=
             append_new(model, request, group, columns_of(model, group, plan->num_slot_tokens));
@@ -404,6 +423,8 @@ model_statuses model_allocate(model_manager *model,
     plan.external = args->num_external_computed_tokens;
     plan.total = (int32_t)min64_of((int64_t)args->num_computed_tokens + plan.hit + plan.external,
                                    model->max_model_len);
+    plan.first_written = (int64_t)args->num_computed_tokens + plan.hit;
+    plan.end_written = min64_of((int64_t)plan.total + args->num_new_tokens, model->max_model_len);
     plan.num_slot_tokens =
         (int32_t)min64_of((int64_t)plan.total + args->num_new_tokens + args->num_lookahead_tokens,
                           model->max_model_len);

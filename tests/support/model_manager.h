@@ -34,6 +34,7 @@ typedef struct model_request {
     int32_t num_allocations;
     model_table tables[MODEL_MAX_GROUPS];
     int32_t num_cached[MODEL_MAX_GROUPS]; /* columns that were offered for publication */
+    int32_t num_hits[MODEL_MAX_GROUPS];   /* columns it began with, published by others */
     int32_t first_new[MODEL_MAX_GROUPS];  /* column from which the last allocation added blocks */
     int32_t shared_boundary; /* tokens; where another request's prefix ended for some group */
     int32_t num_live_tokens; /* of the last allocation: written by its step at the latest */
@@ -58,6 +59,8 @@ typedef struct model_manager {
     int32_t num_rows;
     model_held held[MODEL_MAX_HELD]; /* oldest first */
     int32_t num_held;
+    pkv_block_copy copies[MODEL_MAX_BLOCKS]; /* not taken yet, oldest first */
+    int32_t num_copies;
     uint64_t newest_step, completed_step;
     uint64_t num_lookups, num_lookup_tokens, num_hit_tokens;
     uint64_t num_resumes, num_resume_tokens, num_resume_hit_tokens;
@@ -142,6 +145,40 @@ void model_free(model_manager *model, model_request *request);
 void model_publish(model_manager *model, model_request *request, int32_t num_tokens, uint64_t step);
 void model_drop_skipped(model_manager *model, model_request *request, int32_t num_processed_tokens);
 void model_release_tables(model_manager *model, model_table *tables);
+
+/* ---- sharing --------------------------------------------------------------------------------- */
+
+/* `*slot` is where the child stands; its handle and, where it holds blocks, its row are still to be
+ * set. */
+model_statuses model_fork(model_manager *model,
+                          model_request *parent,
+                          int32_t num_computed_tokens,
+                          int32_t *slot);
+model_statuses model_truncate(model_manager *model, model_request *request, int32_t num_tokens);
+
+/* Owners of a block: pairs that will read it are none. */
+int32_t model_num_owners(const model_manager *model, pkv_block_id id);
+bool model_is_pinned(const model_manager *model, pkv_block_id id);
+bool model_is_foreign(const model_manager *model,
+                      const model_request *request,
+                      int32_t group,
+                      int32_t column);
+int32_t model_num_copies_needed(const model_manager *model,
+                                const model_request *request,
+                                int32_t group,
+                                int64_t first,
+                                int64_t end);
+int32_t model_make_writable(
+    model_manager *model, model_request *request, int32_t group, int64_t first, int64_t end);
+void model_cancel_freed(model_manager *model);
+int32_t model_num_pending_copies(const model_manager *model, int32_t group);
+
+/* Hand over up to `capacity` pairs of a group. PKV_OK or PKV_MORE. */
+pkv_status model_take_copies(model_manager *model,
+                             int32_t group,
+                             pkv_block_copy *copies,
+                             int32_t capacity,
+                             int32_t *num_copies);
 
 /* ---- steps, cache, drains -------------------------------------------------------------------- */
 

@@ -88,18 +88,19 @@ model_statuses model_step_fail(model_manager *model, uint64_t step) {
     return MODEL_OK;
 }
 
-/* Whether the request published the key of this block in a step >= `step`, since it holds
- * blocks. What it published before a pkv_free and has hit again is a hit like any other. */
+/* Whether the key in this column was published in a step >= `step` while the request held the block:
+ * by it, or by one that it shares the block with. What it began with is a hit like any other. */
 static bool is_own_since(const model_manager *model,
                          const model_request *request,
-                         pkv_block_id id,
+                         int32_t group,
+                         int32_t column,
                          uint64_t step) {
+    pkv_block_id id = request->tables[group].ids[column];
     const model_block *block = &model->pool.blocks[id];
 
-    return id != PKV_NULL_BLOCK && block->content != MODEL_NO_CONTENT && block->step >= step &&
-           block->publisher.index == request->handle.index &&
-           block->publisher.generation == request->handle.generation &&
-           block->lease == request->num_allocations;
+    return id != PKV_NULL_BLOCK && column >= request->num_hits[group] &&
+           column < request->num_cached[group] && block->content != MODEL_NO_CONTENT &&
+           block->step >= step;
 }
 
 model_statuses model_unschedule(model_manager *model, model_request *request, uint64_t step) {
@@ -109,7 +110,7 @@ model_statuses model_unschedule(model_manager *model, model_request *request, ui
     for (int32_t group = 0; group < model->num_groups; group++) {
         const model_table *table = &request->tables[group];
         for (int32_t column = 0; column < table->num_blocks; column++) {
-            if (is_own_since(model, request, table->ids[column], step) &&
+            if (is_own_since(model, request, group, column, step) &&
                 model->pool.blocks[table->ids[column]].ref_cnt > 1) {
                 return MODEL_BUSY;
             }
@@ -118,7 +119,7 @@ model_statuses model_unschedule(model_manager *model, model_request *request, ui
     for (int32_t group = 0; group < model->num_groups; group++) {
         const model_table *table = &request->tables[group];
         for (int32_t column = table->num_blocks - 1; column >= 0; column--) {
-            if (is_own_since(model, request, table->ids[column], step)) {
+            if (is_own_since(model, request, group, column, step)) {
                 withdraw(model, table->ids[column]);
             }
         }
@@ -197,7 +198,7 @@ int32_t model_num_pending_blocks(const model_manager *model) {
     for (int32_t id = 1; id < model->pool.num_blocks && model->num_held > 0; id++) {
         bool is_held = false;
         for (int32_t i = 0; i < model->num_held && !is_held; i++) {
-            is_held = is_in_tables(model, model->held[i].tables, id);
+            is_held = is_in_tables(model, model->held[i].tables, id) && !model_is_pinned(model, id);
         }
         for (int32_t i = 0; i < MODEL_MAX_REQUESTS && is_held; i++) {
             is_held =

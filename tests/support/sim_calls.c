@@ -21,7 +21,7 @@ static model_request *request_of(sim *self, pkv_request handle) {
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void note_handle(sim *self, int32_t slot, pkv_request handle) {
+void sim_note_handle(sim *self, int32_t slot, pkv_request handle) {
     for (int32_t i = 0; i < self->num_handles; i++) {
         if (self->handles[i].index == handle.index &&
             self->handles[i].generation == handle.generation) {
@@ -54,7 +54,7 @@ pkv_status sim_call_open(sim *self, const pkv_request_args *args, int32_t *slot)
     status = sim_judge(self, pkv_request_open(self->manager, args, &handle),
                        model_open(&self->model, args, slot));
     if (status == PKV_OK && *slot >= 0) {
-        note_handle(self, *slot, handle);
+        sim_note_handle(self, *slot, handle);
         sim_learn_keys(self, *slot);
         sim_say_more(self->log, " -> {%u, %u}", handle.index, handle.generation);
     }
@@ -152,7 +152,7 @@ pkv_status sim_call_lookup(sim *self, pkv_request handle, int32_t *num_hit_token
 }
 
 /* The row is the library's choice, within rules. */
-static void adopt_row(sim *self, model_request *request, int32_t row) {
+void sim_adopt_row(sim *self, model_request *request, int32_t row) {
     if (request->row != PKV_NULL_ROW) {
         sim_expect_equal(self->log, "row", row, request->row);
         return;
@@ -204,13 +204,17 @@ static pkv_status allocate_somehow(sim *self,
     return status;
 }
 
-static void compare_slots(sim *self, pkv_status status, const pkv_slots *out, int32_t num_new) {
+static void compare_slots(sim *self,
+                          pkv_status status,
+                          const pkv_slots *out,
+                          const pkv_slots *expected) {
     if (out->struct_size != sizeof *out) {
         return;
     }
     if (status == PKV_OK) {
-        sim_expect_equal(self->log, "num_new_blocks", out->num_new_blocks, num_new);
-        sim_expect_equal(self->log, "num_copies", out->num_copies, 0);
+        sim_expect_equal(self->log, "num_new_blocks", out->num_new_blocks,
+                         expected->num_new_blocks);
+        sim_expect_equal(self->log, "num_copies", out->num_copies, expected->num_copies);
     } else if (status == PKV_NO_FREE_BLOCKS) {
         sim_expect_equal(self->log, "num_missing_blocks", out->num_missing_blocks,
                          self->model.num_missing_blocks);
@@ -245,10 +249,10 @@ pkv_status sim_call_allocate(sim *self,
     }
     if (status == PKV_OK) {
         self->counts->num_hits += args->num_new_computed_tokens > 0 ? 1 : 0;
-        adopt_row(self, request, out->row);
+        sim_adopt_row(self, request, out->row);
         sim_digest(self->counts, (uint64_t)out->row);
     }
-    compare_slots(self, status, out, expected.num_new_blocks);
+    compare_slots(self, status, out, &expected);
     return status;
 }
 

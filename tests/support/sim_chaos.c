@@ -392,11 +392,33 @@ static void do_batch(sim *self) {
     (void)sim_call_batch_build(self, group, entries, num_entries, &batch);
 }
 
+static void do_fork(sim *self) {
+    int32_t slot;
+    pkv_request handle = draw_handle(self, &slot);
+    int32_t computed = slot >= 0 ? self->states[slot].num_computed_tokens : 3;
+    int32_t child;
+
+    if (sim_once_in(self, 3)) {
+        int32_t num_tokens = slot >= 0 ? self->model.requests[slot].num_tokens : 3;
+        (void)sim_call_truncate(self, handle, distort(self, 1 + sim_draw(self, num_tokens)));
+        return;
+    }
+    if (sim_once_in(self, 3)) {
+        computed = sim_draw(self, computed + 1);
+    }
+    (void)sim_call_fork(self, handle, distort(self, computed), &child);
+}
+
 static void do_drain(sim *self) {
     int32_t slot;
     pkv_request handle;
 
-    switch (sim_draw(self, 6)) {
+    switch (sim_draw(self, 7)) {
+    case 6:
+        (void)sim_call_take_copies(self, draw_group(self),
+                                   sim_once_in(self, 3) ? sim_draw(self, 3) : MODEL_MAX_BLOCKS,
+                                   NULL, NULL);
+        break;
     case 0:
         (void)sim_call_take_events(self,
                                    sim_once_in(self, 3) ? sim_draw(self, 6) : MODEL_MAX_EVENTS);
@@ -430,8 +452,9 @@ static void do_one(sim *self) {
         void (*call)(sim *);
     } calls[] = {{20, do_open},  {12, do_append},   {4, do_append_keys},  {12, do_close},
                  {4, do_lookup}, {60, do_allocate}, {5, do_cache_blocks}, {4, do_remove_skipped},
-                 {14, do_free},  {14, do_step},     {8, do_batch},        {14, do_drain}};
-    int32_t chosen = sim_draw(self, 171);
+                 {14, do_free},  {14, do_step},     {8, do_batch},        {18, do_drain},
+                 {10, do_fork}};
+    int32_t chosen = sim_draw(self, 185);
     int32_t rare = sim_draw(self, 100);
 
     /* Mostly a step that may be used: not gone back to, not complete. */

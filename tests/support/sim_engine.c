@@ -390,8 +390,12 @@ static void do_one(engine *self) {
         do_open(self);
     } else if (chosen < 28) {
         do_admit(self, look_for(self, slot, can_admit));
-    } else if (chosen < 58) {
+    } else if (chosen < 56) {
         do_run(self, look_for(self, slot, can_run));
+    } else if (chosen < 60) {
+        engine_fork(self, slot);
+    } else if (chosen < 63) {
+        engine_truncate(self, slot);
     } else if (chosen < 80) {
         do_step(self);
     } else if (chosen < 86) {

@@ -56,6 +56,8 @@ typedef struct engine_step {
     engine_entry entries[ENGINE_MAX_ENTRIES];
     int32_t num_fills;
     pkv_block_id fills[MODEL_MAX_BLOCKS];
+    int32_t num_copies;
+    pkv_block_copy copies[MODEL_MAX_BLOCKS];
 } engine_step;
 
 typedef struct engine {
@@ -78,7 +80,7 @@ static inline engine_step *engine_current(engine *self) {
 /* Compute the values of all positions of a request from its tokens and its args. */
 void engine_compute_values(engine *self, int32_t slot);
 
-/* Fill, load, write, then read and verify, as the device does for one step. */
+/* Fill, copy, load, write, then read and verify, as the device does for one step. */
 void engine_execute(engine *self, const engine_step *step);
 
 /* What a step may have done before it failed: its fills, and anything at all in its slots. */
@@ -86,6 +88,12 @@ void engine_execute_failing(engine *self, const engine_step *step);
 
 /* Write what is loaded for a request that computes nothing yet. */
 void engine_execute_load(engine *self, int32_t slot);
+
+/* ---- sim_engine_sharing.c -------------------------------------------------------------------- */
+
+/* Fork a request, or take tokens back, where an engine may. */
+void engine_fork(engine *self, int32_t slot);
+void engine_truncate(engine *self, int32_t slot);
 
 /* ---- sim_engine_steps.c ---------------------------------------------------------------------- */
 

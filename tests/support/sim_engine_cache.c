@@ -4,6 +4,8 @@
 /* The array that stands for the cache on the device, and what steps do to it. */
 #include "support/sim_engine.h"
 
+#include <string.h>
+
 static uint64_t mix(uint64_t a, uint64_t b) {
     test_rand generator = {a ^ (b * UINT64_C(0xD6E8FEB86659FD93))};
 
@@ -46,6 +48,13 @@ static void fill(engine *self, const engine_step *step) {
         for (int32_t offset = 0; offset < MODEL_MAX_BLOCK_SIZE; offset++) {
             self->cache[step->fills[i]][offset] = ENGINE_POISON;
         }
+    }
+}
+
+static void copy(engine *self, const engine_step *step) {
+    for (int32_t i = 0; i < step->num_copies; i++) {
+        memcpy(self->cache[step->copies[i].target], self->cache[step->copies[i].source],
+               sizeof self->cache[0]);
     }
 }
 
@@ -123,6 +132,7 @@ static void read_all(engine *self, const engine_entry *entry, uint64_t step) {
 
 void engine_execute(engine *self, const engine_step *step) {
     fill(self, step);
+    copy(self, step);
     for (int32_t i = 0; i < step->num_entries; i++) {
         load(self, &step->entries[i]);
     }
@@ -136,6 +146,11 @@ void engine_execute(engine *self, const engine_step *step) {
 
 void engine_execute_failing(engine *self, const engine_step *step) {
     fill(self, step);
+    for (int32_t i = 0; i < step->num_copies; i++) {
+        for (int32_t offset = 0; offset < MODEL_MAX_BLOCK_SIZE; offset++) {
+            self->cache[step->copies[i].target][offset] = ENGINE_GARBAGE;
+        }
+    }
     for (int32_t i = 0; i < step->num_entries; i++) {
         const engine_entry *entry = &step->entries[i];
         int32_t num_written = sim_draw(&self->sim, entry->num_new_tokens + 1);

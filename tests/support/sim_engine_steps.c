@@ -58,6 +58,13 @@ static void drain(engine *self, engine_step *step, int32_t group) {
             &step->fills[step->num_fills], &count);
         step->num_fills += count;
     }
+    status = PKV_MORE;
+    while (status == PKV_MORE && !base->log->has_failed) {
+        int32_t count = 0;
+        status = sim_call_take_copies(base, group, sim_once_in(base, 3) ? 1 : MODEL_MAX_BLOCKS,
+                                      &step->copies[step->num_copies], &count);
+        step->num_copies += count;
+    }
 }
 
 static void build_batch(engine *self, engine_step *step, int32_t group) {
@@ -114,6 +121,7 @@ void engine_launch(engine *self) {
     engine_current(self)->number = step->number + 1;
     engine_current(self)->num_entries = 0;
     engine_current(self)->num_fills = 0;
+    engine_current(self)->num_copies = 0;
     engine_current(self)->has_run = false;
 }
 
@@ -219,5 +227,6 @@ void engine_fail(engine *self) {
     engine_current(self)->number = number + (uint64_t)sim_draw(&self->sim, 3);
     engine_current(self)->num_entries = 0;
     engine_current(self)->num_fills = 0;
+    engine_current(self)->num_copies = 0;
     engine_current(self)->has_run = false;
 }

@@ -35,6 +35,7 @@ static void without_manager(sim *self) {
     uint64_t dropped;
     pkv_event event;
     pkv_table_update update;
+    pkv_block_copy copy;
     pkv_block_key key = {0, 0, 0};
     pkv_request_args open = {.struct_size = sizeof open, .token_ids = &token, .num_tokens = 1};
     pkv_slots_args args = {.struct_size = sizeof args, .num_new_tokens = 1};
@@ -56,6 +57,9 @@ static void without_manager(sim *self) {
         INVALID(pkv_cache_blocks(NULL, request, 1)),
         INVALID(pkv_remove_skipped_blocks(NULL, request, 1)),
         INVALID(pkv_free(NULL, request)),
+        INVALID(pkv_fork(NULL, request, 1, &request)),
+        INVALID(pkv_truncate(NULL, request, 1)),
+        INVALID(pkv_take_copies(NULL, 0, &copy, 1, &count)),
         INVALID(pkv_free_after(NULL, request, 1)),
         INVALID(pkv_step_complete(NULL, 1)),
         INVALID(pkv_step_fail(NULL, 1)),

@@ -10,6 +10,8 @@
 #include "support/counting_alloc.h"
 #include "support/sim_parts.h"
 
+#include <pagedkv/sharing.h>
+
 #define SIM_MAX_HANDLES 4096
 #define SIM_MAX_UPDATES 2048
 #define SIM_NUM_CALLER_KEYS 12
@@ -91,6 +93,17 @@ pkv_status sim_call_step_fail(sim *self, uint64_t step);
 pkv_status sim_call_unschedule(sim *self, pkv_request handle, uint64_t step);
 pkv_status sim_call_evict(sim *self, const pkv_block_id *ids, int32_t num_blocks);
 pkv_status sim_call_reset(sim *self);
+
+/* sim_sharing.c. `*slot` is the model's request of the child, -1 when there is none; `copies` may be
+ * NULL, else it has room for MODEL_MAX_BLOCKS. */
+pkv_status sim_call_fork(sim *self, pkv_request parent, int32_t num_computed_tokens, int32_t *slot);
+pkv_status sim_call_truncate(sim *self, pkv_request handle, int32_t num_tokens);
+pkv_status sim_call_take_copies(
+    sim *self, int32_t group, int32_t capacity, pkv_block_copy *copies, int32_t *num_copies);
+
+/* Tell the model what the library chose: a handle, a row. */
+void sim_note_handle(sim *self, int32_t slot, pkv_request handle);
+void sim_adopt_row(sim *self, model_request *request, int32_t row);
 
 pkv_status sim_call_common_prefix(sim *self, pkv_request handle, int32_t group);
 pkv_status sim_call_take_updates(sim *self, int32_t group, int32_t capacity);
