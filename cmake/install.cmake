@@ -37,6 +37,10 @@ set(pkv_pc_private_libraries "")
 if(pkv_has_threads)
   set(pkv_pc_private_libraries "-pthread -lm")
 endif()
+if(pkv_has_cuda)
+  list(GET CUDAToolkit_LIBRARY_DIR 0 pkv_cuda_library_dir)
+  string(APPEND pkv_pc_private_libraries " -L${pkv_cuda_library_dir} -lcudart_static -ldl -lrt")
+endif()
 configure_file(cmake/pagedkv.pc.in "${PROJECT_BINARY_DIR}/pagedkv.pc" @ONLY)
 
 install(FILES "${PROJECT_BINARY_DIR}/pagedkvConfig.cmake"

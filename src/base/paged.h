@@ -87,6 +87,14 @@ PKVI_HOST_DEVICE static inline struct pkvi_place pkvi_place_of_slot(int64_t slot
     return place;
 }
 
+/* The slot of a place, as pkv_compute_slot gives it: PKV_NO_SLOT in the null block. */
+PKVI_HOST_DEVICE static inline int64_t pkvi_slot_of_place(struct pkvi_place place,
+                                                          int32_t block_size) {
+    return place.physical_block_number == PKV_NULL_BLOCK
+               ? PKV_NO_SLOT
+               : place.physical_block_number * block_size + place.physical_block_offset;
+}
+
 /* Element index of (place, head) in a cache or scale tensor [num_blocks, num_kv_heads, block_size,
  * ...]; `stride` is the tensor's. */
 PKVI_HOST_DEVICE static inline int64_t pkvi_place_element(struct pkvi_place place,

@@ -55,13 +55,18 @@ bool pkv_has_feature(pkv_feature feature) {
     case PKV_FEATURE_STEP_UNDO:
     case PKV_FEATURE_CPU_DEVICE:
         return true;
+    case PKV_FEATURE_CUDA_DEVICE:
+#ifdef PKV_HAS_CUDA
+        return true;
+#else
+        return false;
+#endif
     case PKV_FEATURE_RECURRENT_GROUPS:
     case PKV_FEATURE_FORK:
     case PKV_FEATURE_TRUNCATE:
     case PKV_FEATURE_SWAP:
     case PKV_FEATURE_POSITION_SHIFT:
     case PKV_FEATURE_COMPACTION:
-    case PKV_FEATURE_CUDA_DEVICE:
         return false;
     }
     return false;

@@ -11,6 +11,7 @@
 #define PKVI_DEVICE_BACKEND_H
 
 #include <assert.h>
+
 #include <pagedkv/attention.h>
 #include <pagedkv/transfer.h>
 
@@ -72,7 +73,8 @@ PKVI_HOST_DEVICE static inline const struct pkvi_plan_request *pkvi_plan_request
     return (const struct pkvi_plan_request *)(const void *)(header + 1);
 }
 
-PKVI_HOST_DEVICE static inline const struct pkvi_work_item *pkvi_plan_items(const struct pkvi_plan_header *header) {
+PKVI_HOST_DEVICE static inline const struct pkvi_work_item *pkvi_plan_items(
+    const struct pkvi_plan_header *header) {
     return (const struct pkvi_work_item *)(const void *)((const unsigned char *)header +
                                                          header->items_offset);
 }

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: the libpagedkv authors */
+
+/* The CUDA device: how it is made, and how its streams are named. Opt-in: <pagedkv.h> does not
+ * include it. It needs no CUDA header, since a cudaStream_t is a pointer to struct CUstream_st.
+ *
+ * The one idea: every function of this header is in every build. Without the backend
+ * pkv_has_feature(PKV_FEATURE_CUDA_DEVICE) is false and making a device gives
+ * PKV_ERROR_UNSUPPORTED.
+ *
+ * What the CUDA device adds to the contracts of device.h, attention.h and transfer.h:
+ *
+ *   streams     A pkv_stream is a cudaStream_t of the device; NULL is the legacy default stream.
+ *   order       Operations are enqueued and run in the order of their stream. Nothing waits for the
+ *               device but pkv_device_synchronize and pkv_device_destroy.
+ *   memory      Tensors and arrays are in memory that the device reaches. Lists that are said to be
+ *               "on the host until the call returns" travel in the arguments of the kernels.
+ *   trust       What stands in device memory (slots, positions, block tables, lengths) is not
+ *               checked; a wrong value is the caller's error, as in any kernel.
+ *   capture     pkv_write_kv, pkv_copy_blocks, pkv_fill_blocks, pkv_gather, pkv_update_block_table
+ *               and pkv_compute_slot_mapping may be captured into a CUDA graph; host lists are
+ *               captured by value.
+ *   device      The calling thread's current CUDA device is what it was, after each call.
+ *   fences      A fence is a CUDA event without timing. */
+#ifndef PAGEDKV_CUDA_H
+#define PAGEDKV_CUDA_H
+
+#include <pagedkv/device.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct CUstream_st;
+
+/* As device_ordinal: the device that is current in the calling thread. */
+#define PKV_CUDA_CURRENT_DEVICE (-1)
+
+/* How a CUDA device is made. Zero means default. */
+typedef struct pkv_cuda_config {
+    uint32_t struct_size;
+    int32_t device_ordinal; /* as cudaSetDevice counts, or PKV_CUDA_CURRENT_DEVICE */
+    pkv_allocator allocator;
+    pkv_log_fn log; /* told once, at creation: what was found, or in CUDA's words why not */
+    void *log_context;
+} pkv_cuda_config;
+
+/* Host bytes that a CUDA device of this config needs. It owns no device memory.
+ * [any thread | O(1) | no allocation]
+ *
+ * Returns 0 for a config that pkv_device_create_cuda refuses, and in builds without the backend. */
+PKV_API size_t pkv_device_cuda_size(const pkv_cuda_config *config);
+
+/* Make a CUDA device in the caller's memory. Loads every kernel of the library, so that no later
+ * operation loads one while a graph is captured; not to be called during a capture.
+ *
+ * config  NULL is the default config.   memory  64-byte aligned host memory, lives until destroy.
+ *
+ * Returns PKV_OK; PKV_ERROR_INVALID_ARGUMENT; PKV_ERROR_UNSUPPORTED (no backend in this build, an
+ * unknown member of config, or a device older than compute capability 8.0); PKV_ERROR_DEVICE (no
+ * driver, no such device, or CUDA failed: config.log has the text). Nothing stays then. */
+PKV_API pkv_status pkv_device_init_cuda(const pkv_cuda_config *config,
+                                        void *memory,
+                                        size_t size,
+                                        pkv_device **out);
+
+/* The same with one allocation of pkv_device_cuda_size bytes. Also PKV_ERROR_OUT_OF_MEMORY. */
+PKV_API pkv_status pkv_device_create_cuda(const pkv_cuda_config *config, pkv_device **out);
+
+/* Name a cudaStream_t as operations want it, and back.
+ * [any thread | O(1) | no allocation] */
+static inline pkv_stream pkv_stream_of_cuda(struct CUstream_st *stream) {
+    return (pkv_stream)(void *)stream;
+}
+
+static inline struct CUstream_st *pkv_cuda_of_stream(pkv_stream stream) {
+    return (struct CUstream_st *)(void *)stream;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
