@@ -79,7 +79,8 @@ typedef enum pkv_cpu_instructions {
     PKV_CPU_PORTABLE = 2,    /* what every processor of the architecture has */
     PKV_CPU_AVX2 = 3,        /* with FMA and F16C */
     PKV_CPU_AVX512 = 4,      /* F, BW, DQ, VL */
-    PKV_CPU_AVX512_BF16 = 5, /* reserved: no build has it */
+    PKV_CPU_AVX512_BF16 = 5, /* AVX512 and BF16; where query and cache are both BFLOAT16 and a
+                                request has many rows, weights are rounded to BFLOAT16 */
     PKV_CPU_NEON = 6
 } pkv_cpu_instructions;
 

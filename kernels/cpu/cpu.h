@@ -93,6 +93,7 @@ extern const struct pkvi_cpu_kernels pkvi_cpu_kernels_portable;
 #if defined(__x86_64__)
 extern const struct pkvi_cpu_kernels pkvi_cpu_kernels_avx2;
 extern const struct pkvi_cpu_kernels pkvi_cpu_kernels_avx512;
+extern const struct pkvi_cpu_kernels pkvi_cpu_kernels_avx512bf16;
 #endif
 #if defined(__aarch64__)
 extern const struct pkvi_cpu_kernels pkvi_cpu_kernels_neon;

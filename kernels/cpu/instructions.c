@@ -30,6 +30,7 @@ static const char *refuse_x86(pkv_cpu_instructions instructions) {
     const uint32_t leaf1_ecx = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29; /* FMA OSXSAVE AVX F16C */
     const uint32_t leaf7_avx2 = 1u << 5;
     const uint32_t leaf7_avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F DQ BW VL */
+    const uint32_t leaf7_1_bf16 = 1u << 5;
     uint32_t eax, ebx = 0, ecx = 0, edx;
 
     if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0 || !has_bits(ecx, leaf1_ecx)) {
@@ -51,6 +52,14 @@ static const char *refuse_x86(pkv_cpu_instructions instructions) {
     if (!has_bits(state, STATE_AVX512)) {
         return "the operating system does not save AVX-512 registers";
     }
+    if (instructions == PKV_CPU_AVX512) {
+        return NULL;
+    }
+    /* eax of part 0 is the number of the leaf's last part. */
+    if (eax < 1 || __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) == 0 ||
+        !has_bits(eax, leaf7_1_bf16)) {
+        return "the processor has no AVX-512 BF16";
+    }
     return NULL;
 }
 #endif
@@ -66,11 +75,14 @@ const struct pkvi_cpu_kernels *pkvi_cpu_find_kernels(pkv_cpu_instructions instru
 #if defined(__x86_64__)
     case PKV_CPU_AVX2:
     case PKV_CPU_AVX512:
+    case PKV_CPU_AVX512_BF16:
         *reason = refuse_x86(instructions);
         if (*reason != NULL) {
             return NULL;
         }
-        return instructions == PKV_CPU_AVX2 ? &pkvi_cpu_kernels_avx2 : &pkvi_cpu_kernels_avx512;
+        return instructions == PKV_CPU_AVX2     ? &pkvi_cpu_kernels_avx2
+               : instructions == PKV_CPU_AVX512 ? &pkvi_cpu_kernels_avx512
+                                                : &pkvi_cpu_kernels_avx512bf16;
 #endif
 #if defined(__aarch64__)
     case PKV_CPU_NEON:

@@ -427,6 +427,12 @@ void attention_run_destroy(struct attention_run *run) {
 }
 
 pkv_status attention_run_execute(struct attention_run *run, pkv_device *device) {
+    pkv_device_info info = {.struct_size = sizeof info};
+
+    if (pkv_device_get_info(device, &info) != PKV_OK) {
+        abort();
+    }
+    run->instructions = info.is_cpu ? info.instructions : PKV_CPU_AUTO;
     memset(run->output.host, CANARY, run->output.size);
     memset(run->lse.host, CANARY, run->lse.size);
     upload(run, &run->output);

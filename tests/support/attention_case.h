@@ -77,6 +77,7 @@ struct attention_run {
     pkv_tensor k_cache, v_cache;  /* host views */
     int32_t rows[CASE_MAX_REQUESTS];
     pkv_batch batch;
+    pkv_cpu_instructions instructions; /* of the device that ran it last */
 };
 
 /* Worst ratio of an error to its bound. At most 1 where the case is right. */

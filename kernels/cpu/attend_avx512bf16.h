@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-FileCopyrightText: the libpagedkv authors */
+
+/* Attention of bfloat16 queries over a bfloat16 cache with the dot product of AVX-512 BF16
+ * (vdpbf16ps: two products of bfloat16 pairs, added to a float). Included behind the templates, of
+ * which it replaces the products; every other pair of dtypes runs in the templates.
+ *
+ * The one idea: bfloat16 goes into a product only where it is exact or its error is accounted for.
+ * Queries and keys are bfloat16 already, so scores come from the unscaled query and are scaled as
+ * floats. Decode keeps float weights. Prefill rounds weights to bfloat16; the rounded ones are what
+ * the output is divided by, while the sum that the lse comes from stays that of the float ones. */
+#include "kernels/cpu/convert.h"
+
+/* Without optimisation some intrinsics are macros, whose own conversions would be warned about. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+
+/* bfloat16 numbers of a vector. */
+#define PAIR_WIDTH (2 * VECTOR_WIDTH)
+
+/* What the loaded query rows were multiplied by: see `second_scale` of the tile. */
+INLINE float pair_query_scale(const struct pkvi_cpu_tile *tile) {
+    const float log2_e = 1.44269504088896340736f;
+
+    return tile->op->args.softmax_scale * (tile->second_scale == 1.0f ? log2_e : 1.0f);
+}
+
+/* An element of the query as the caller gave it. The loaded one is it times the scale, rounded to
+ * float: dividing leaves an error far below half a step of bfloat16, so that it comes back exactly.
+ */
+INLINE uint32_t pair_query(const struct pkvi_cpu_tile *tile, int32_t row, int32_t d, float scale) {
+    if (row >= tile->num_rows || d >= tile->op->cache.head_size) {
+        return 0;
+    }
+    return pkvi_cpu_to_bfloat16(tile->scratch->query[(int64_t)row * tile->query_pitch + d] / scale);
+}
+
+/* sum += a . b, pair by pair. */
+INLINE vector pair_dot(vector sum, __m512i a, __m512i b) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
+
+/* Round to bfloat16; each in the low half of its lane. */
+INLINE __m512i pair_round(vector a) {
+    return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(a));
+}
+
+/* The bfloat16 in the high half of each lane, as a float. */
+INLINE vector pair_float(__m512i high) {
+    return _mm512_castsi512_ps(_mm512_and_si512(high, _mm512_set1_epi32(-65536)));
+}
+
+/* ---- Few rows: the template with other products of query and key */
+
+/* Rows of bfloat16, zeros behind head_size and behind the last row. Returns their pitch. */
+INLINE int64_t few_pack_pairs(const struct pkvi_cpu_tile *tile, const int num_rows) {
+    uint16_t *packed = (uint16_t *)(void *)tile->scratch->packed_query;
+    int32_t pitch = (tile->op->cache.head_size + PAIR_WIDTH - 1) / PAIR_WIDTH * PAIR_WIDTH;
+    float scale = pair_query_scale(tile);
+
+    for (int32_t row = 0; row < num_rows; row++) {
+        for (int32_t d = 0; d < pitch; d++) {
+            packed[row * pitch + d] = (uint16_t)pair_query(tile, row, d, scale);
+        }
+    }
+    return pitch;
+}
+
+/* scores[key][row] = scale * query row . key */
+INLINE void few_pair_scores(const struct pkvi_cpu_tile *tile,
+                            const struct pkvi_cpu_rows *rows,
+                            float *scores,
+                            int64_t pitch,
+                            const int num_rows) {
+    const uint16_t *query = (const uint16_t *)(const void *)tile->scratch->packed_query;
+    const int64_t head_size = tile->op->cache.head_size;
+    const int64_t value_size = tile->op->cache.v_head_size * (int64_t)sizeof(uint16_t);
+    const int64_t whole = head_size - head_size % PAIR_WIDTH;
+    const __mmask32 tail = (__mmask32)((1u << (head_size % PAIR_WIDTH)) - 1u);
+    const vector scale = vector_set(pair_query_scale(tile));
+    const int parts = FEW_ACCUMULATORS / num_rows;
+
+    for (int32_t t = 0; t < rows->count; t++) {
+        const uint16_t *key = (const uint16_t *)(const void *)rows->key[t];
+        vector sums[FEW_ACCUMULATORS];
+        int64_t d = 0;
+
+        few_prefetch(rows->value[t], value_size);
+        UNROLL
+        for (int i = 0; i < FEW_ACCUMULATORS; i++) {
+            sums[i] = vector_zero();
+        }
+        for (; d + parts * PAIR_WIDTH <= whole; d += parts * PAIR_WIDTH) {
+            UNROLL
+            for (int part = 0; part < parts; part++) {
+                int64_t column = d + part * PAIR_WIDTH;
+                __m512i k = _mm512_loadu_si512(key + column);
+
+                UNROLL
+                for (int row = 0; row < num_rows; row++) {
+                    sums[part * num_rows + row] =
+                        pair_dot(sums[part * num_rows + row], k,
+                                 _mm512_loadu_si512(query + row * pitch + column));
+                }
+            }
+        }
+        for (; d < head_size; d += PAIR_WIDTH) {
+            __m512i k =
+                d < whole ? _mm512_loadu_si512(key + d) : _mm512_maskz_loadu_epi16(tail, key + d);
+
+            UNROLL
+            for (int row = 0; row < num_rows; row++) {
+                sums[row] = pair_dot(sums[row], k, _mm512_loadu_si512(query + row * pitch + d));
+            }
+        }
+        UNROLL
+        for (int part = 1; part < parts; part++) {
+            UNROLL
+            for (int row = 0; row < num_rows; row++) {
+                sums[row] = vector_add(sums[row], sums[part * num_rows + row]);
+            }
+        }
+        vector_store_sums(scores + t * num_rows, sums, num_rows);
+    }
+    for (int32_t i = 0; i < rows->count * num_rows; i += VECTOR_WIDTH) {
+        vector_store(scores + i, vector_multiply(scale, vector_load(scores + i)));
+    }
+}
+
+INLINE void few_pairs(struct pkvi_cpu_tile *tile, const int num_rows) {
+    struct pkvi_cpu_scratch *scratch = tile->scratch;
+    const float softcap = tile->op->args.softcap;
+    int64_t pitch = few_pack_pairs(tile, num_rows);
+    struct pkvi_cpu_rows rows[2];
+    struct few_state state;
+    int current = 0;
+
+    for (int lane = 0; lane < VECTOR_WIDTH; lane++) {
+        state.maximum[lane] = -INFINITY;
+        state.sum[lane] = 0.0f;
+        state.factor[lane] = 1.0f;
+    }
+    memset(scratch->accumulator, 0, (size_t)(num_rows * tile->accumulator_pitch) * sizeof(float));
+    pkvi_cpu_find_rows(tile, tile->first_key, few_count(tile, tile->first_key), &rows[0]);
+    for (int64_t first = tile->first_key; first < tile->end_key; first += PKVI_CPU_FEW_KEYS) {
+        const struct pkvi_cpu_rows *now = &rows[current];
+        struct pkvi_cpu_rows *next = &rows[1 - current];
+        int32_t count = now->count;
+        int64_t far = first + TOUCH_STEPS * PKVI_CPU_FEW_KEYS;
+
+        pkvi_cpu_find_rows(tile, first + PKVI_CPU_FEW_KEYS,
+                           few_count(tile, first + PKVI_CPU_FEW_KEYS), next);
+        few_touch(tile, far, few_count(tile, far));
+        few_pair_scores(tile, now, scratch->scores, pitch, num_rows);
+        if (softcap > 0.0f) {
+            soft_cap_scores(softcap, scratch->scores, count * num_rows);
+        }
+        pkvi_cpu_bias_scores(tile, first, count, num_rows, scratch->scores);
+        pkvi_cpu_mask_scores(tile, first, count, num_rows, scratch->scores);
+        few_softmax_rows(&state, scratch->scores, count * num_rows, num_rows);
+        few_values(tile, now, next, scratch->scores, &state, PKV_DTYPE_BFLOAT16, num_rows);
+        current = 1 - current;
+    }
+    for (int row = 0; row < num_rows; row++) {
+        float sum = 0.0f;
+
+        for (int lane = row; lane < VECTOR_WIDTH; lane += num_rows) {
+            sum += state.sum[lane];
+        }
+        scratch->maximum[row] = state.maximum[row];
+        scratch->sum[row] = sum;
+    }
+}
+
+/* ---- Many rows */
+
+/* Rows of the register block: 12 * 2 accumulators, 2 loads, 1 broadcast. */
+#define PAIR_BLOCK 12
+
+/* The query as [panel][pair of dimensions][PANEL rows]. */
+NOINLINE void many_pack_query_pairs(const struct pkvi_cpu_tile *tile, int32_t row_pitch) {
+    uint32_t *packed = (uint32_t *)(void *)tile->scratch->packed_query;
+    float scale = pair_query_scale(tile);
+
+    for (int32_t panel = 0; panel < row_pitch; panel += PANEL) {
+        for (int32_t d = 0; d < tile->op->cache.head_size; d += 2) {
+            for (int32_t row = panel; row < panel + PANEL; row++) {
+                *packed++ = pair_query(tile, row, d, scale) | pair_query(tile, row, d + 1, scale)
+                                                                  << 16;
+            }
+        }
+    }
+}
+
+/* Values as [panel][pair of keys][PANEL columns]. What is behind the last key or column is zero, so
+ * that no garbage meets a weight of zero. */
+NOINLINE void many_pack_value_pairs(const struct pkvi_cpu_tile *tile,
+                                    const struct pkvi_cpu_rows *rows) {
+    const int64_t head_size = tile->op->cache.v_head_size;
+    uint32_t *values = (uint32_t *)(void *)tile->scratch->values;
+
+    for (int32_t t = 0; t < rows->count; t += 2) {
+        const uint16_t *first = (const uint16_t *)(const void *)rows->value[t];
+        const uint16_t *second =
+            t + 1 < rows->count ? (const uint16_t *)(const void *)rows->value[t + 1] : NULL;
+
+        for (int64_t d = 0; d < tile->accumulator_pitch; d += VECTOR_WIDTH) {
+            int64_t left = head_size - d;
+            __mmask16 mask = (__mmask16)(left >= VECTOR_WIDTH ? 0xffffu
+                                         : left > 0           ? (1u << left) - 1u
+                                                              : 0u);
+            __m512i pair = _mm512_setzero_si512();
+
+            if (mask != 0) {
+                pair = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, first + d));
+            }
+            if (mask != 0 && second != NULL) {
+                __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, second + d));
+
+                pair = _mm512_or_si512(pair, _mm512_slli_epi32(high, 16));
+            }
+            _mm512_storeu_si512(values + d / PANEL * (PKVI_CPU_MANY_KEYS / 2 * (int64_t)PANEL) +
+                                    t / 2 * (int64_t)PANEL + d % PANEL,
+                                pair);
+        }
+    }
+}
+
+/* target[i][0 .. PANEL) = scale[i] * target[i][...] + sum over k of left(i, k) . right[k][...], or,
+ * without `scale`, factor * that sum. left(i, k) is a pair of bfloat16. */
+INLINE void pair_block(float *target,
+                       int64_t target_pitch,
+                       const unsigned char *const *left,
+                       int64_t left_k,
+                       const uint32_t *right,
+                       int64_t num_k,
+                       const float *scale,
+                       float factor,
+                       const int num_rows) {
+    vector sums[PAIR_BLOCK][2];
+
+    UNROLL
+    for (int i = 0; i < num_rows; i++) {
+        for (int half = 0; half < 2; half++) {
+            sums[i][half] =
+                scale == NULL
+                    ? vector_zero()
+                    : vector_multiply(vector_set(scale[i]),
+                                      vector_load(target + i * target_pitch + half * VECTOR_WIDTH));
+        }
+    }
+    for (int64_t k = 0; k < num_k; k++) {
+        __m512i right0 = _mm512_loadu_si512(right + k * PANEL);
+        __m512i right1 = _mm512_loadu_si512(right + k * PANEL + VECTOR_WIDTH);
+
+        UNROLL
+        for (int i = 0; i < num_rows; i++) {
+            int32_t pair;
+
+            memcpy(&pair, left[i] + k * left_k, sizeof pair);
+            sums[i][0] = pair_dot(sums[i][0], _mm512_set1_epi32(pair), right0);
+            sums[i][1] = pair_dot(sums[i][1], _mm512_set1_epi32(pair), right1);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < num_rows; i++) {
+        for (int half = 0; half < 2; half++) {
+            vector sum = sums[i][half];
+
+            vector_store(target + i * target_pitch + half * VECTOR_WIDTH,
+                         scale == NULL ? vector_multiply(sum, vector_set(factor)) : sum);
+        }
+    }
+}
+
+/* Blocks of 12 rows, then of 4 and 1. */
+INLINE void pair_blocks(float *target,
+                        int64_t target_pitch,
+                        const unsigned char *const *left,
+                        int64_t left_k,
+                        const uint32_t *right,
+                        int64_t num_k,
+                        const float *scale,
+                        float factor,
+                        int64_t num_rows) {
+    int64_t i = 0;
+
+#define PAIR_RUN(rows)                                                                             \
+    pair_block(target + i * target_pitch, target_pitch, left + i, left_k, right, num_k,            \
+               scale == NULL ? NULL : scale + i, factor, rows)
+    for (; i + PAIR_BLOCK <= num_rows; i += PAIR_BLOCK) {
+        PAIR_RUN(PAIR_BLOCK);
+    }
+    for (; i + 4 <= num_rows; i += 4) {
+        PAIR_RUN(4);
+    }
+    for (; i < num_rows; i++) {
+        PAIR_RUN(1);
+    }
+#undef PAIR_RUN
+}
+
+/* scores[key][row_pitch] of all panels; the pairs of a key are read where they lie. */
+NOINLINE void many_pair_scores(const struct pkvi_cpu_tile *tile,
+                               const struct pkvi_cpu_rows *rows,
+                               int32_t row_pitch) {
+    const uint32_t *query = (const uint32_t *)(const void *)tile->scratch->packed_query;
+    int64_t num_pairs = tile->op->cache.head_size / 2;
+
+    for (int32_t panel = 0; panel < row_pitch; panel += PANEL) {
+        pair_blocks(tile->scratch->scores + panel, row_pitch, rows->key, sizeof(uint32_t),
+                    query + panel * num_pairs, num_pairs, NULL, pair_query_scale(tile),
+                    rows->count);
+    }
+}
+
+/* Scores become weights, rounded and packed as [pair of keys][row] in the scratch of the keys.
+ * `rounded` is the sum of the rounded ones. */
+NOINLINE void many_pair_softmax(struct pkvi_cpu_scratch *scratch,
+                                int32_t count,
+                                int32_t row_pitch,
+                                float *rounded) {
+    uint32_t *weights = (uint32_t *)(void *)scratch->keys;
+
+    for (int32_t row = 0; row < row_pitch; row += VECTOR_WIDTH) {
+        const float *scores = scratch->scores + row;
+        vector before = vector_load(scratch->maximum + row);
+        vector maximum = before, sum = vector_zero(), rounded_sum = vector_zero();
+
+        for (int32_t t = 0; t < count; t++) {
+            maximum = vector_max(maximum, vector_load(scores + (int64_t)t * row_pitch));
+        }
+        vector_store(scratch->maximum + row, maximum);
+        maximum = vector_replace_minus_infinity(maximum, vector_zero());
+        vector factor = vector_exp2(vector_subtract(before, maximum));
+        for (int32_t t = 0; t < count; t += 2) {
+            const float *pair = scores + (int64_t)t * row_pitch;
+            vector first = vector_exp2(vector_subtract(vector_load(pair), maximum));
+            vector second = vector_zero();
+
+            if (t + 1 < count) {
+                second = vector_exp2(vector_subtract(vector_load(pair + row_pitch), maximum));
+            }
+            __m512i low = pair_round(first);
+            __m512i high = _mm512_slli_epi32(pair_round(second), 16);
+
+            _mm512_storeu_si512(weights + (int64_t)t / 2 * row_pitch + row,
+                                _mm512_or_si512(low, high));
+            sum = vector_add(sum, vector_add(first, second));
+            rounded_sum = vector_add(
+                rounded_sum, vector_add(pair_float(_mm512_slli_epi32(low, 16)), pair_float(high)));
+        }
+        vector_store(scratch->factor + row, factor);
+        vector_store(scratch->sum + row, vector_fma(vector_load(scratch->sum + row), factor, sum));
+        vector_store(rounded + row, vector_fma(vector_load(rounded + row), factor, rounded_sum));
+    }
+}
+
+/* accumulator = factor * accumulator + weights * values */
+NOINLINE void many_pair_values(const struct pkvi_cpu_tile *tile, int32_t count, int32_t row_pitch) {
+    struct pkvi_cpu_scratch *scratch = tile->scratch;
+    const uint32_t *values = (const uint32_t *)(const void *)scratch->values;
+    const unsigned char *weights[PKVI_CPU_MAX_ROWS];
+
+    for (int32_t row = 0; row < tile->num_rows; row++) {
+        weights[row] = (const unsigned char *)(const void *)(scratch->keys + row);
+    }
+    for (int32_t d = 0; d < tile->accumulator_pitch; d += PANEL) {
+        pair_blocks(scratch->accumulator + d, tile->accumulator_pitch, weights,
+                    row_pitch * (int64_t)sizeof(uint32_t),
+                    values + (int64_t)d / PANEL * (PKVI_CPU_MANY_KEYS / 2 * PANEL), (count + 1) / 2,
+                    scratch->factor, 1.0f, tile->num_rows);
+    }
+}
+
+static void many_pairs(struct pkvi_cpu_tile *tile) {
+    struct pkvi_cpu_scratch *scratch = tile->scratch;
+    int32_t row_pitch = (tile->num_rows + PANEL - 1) / PANEL * PANEL;
+    const float softcap = tile->op->args.softcap;
+    float rounded[PKVI_CPU_MAX_ROWS];
+    struct pkvi_cpu_rows rows;
+
+    many_pack_query_pairs(tile, row_pitch);
+    for (int32_t row = 0; row < row_pitch; row++) {
+        scratch->maximum[row] = -INFINITY;
+        scratch->sum[row] = rounded[row] = 0.0f;
+    }
+    memset(scratch->accumulator, 0,
+           (size_t)row_pitch * (size_t)tile->accumulator_pitch * sizeof(float));
+    for (int64_t first = tile->first_key; first < tile->end_key; first += PKVI_CPU_MANY_KEYS) {
+        int64_t left = tile->end_key - first;
+        int32_t count = left < PKVI_CPU_MANY_KEYS ? (int32_t)left : PKVI_CPU_MANY_KEYS;
+
+        pkvi_cpu_find_rows(tile, first, count, &rows);
+        many_pair_scores(tile, &rows, row_pitch);
+        if (softcap > 0.0f) {
+            soft_cap_scores(softcap, scratch->scores, count * row_pitch);
+        }
+        pkvi_cpu_bias_scores(tile, first, count, row_pitch, scratch->scores);
+        pkvi_cpu_mask_scores(tile, first, count, row_pitch, scratch->scores);
+        many_pair_softmax(scratch, count, row_pitch, rounded);
+        many_pack_value_pairs(tile, &rows);
+        many_pair_values(tile, count, row_pitch);
+    }
+    /* The caller divides by the sum of the float weights. */
+    for (int32_t row = 0; row < tile->num_rows; row++) {
+        float factor = rounded[row] == 0.0f ? 1.0f : scratch->sum[row] / rounded[row];
+
+        for (int32_t d = 0; d < tile->op->cache.v_head_size; d++) {
+            scratch->accumulator[(int64_t)row * tile->accumulator_pitch + d] *= factor;
+        }
+    }
+}
+
+/* ---- Choosing */
+
+INLINE bool has_pairs(const struct pkvi_cpu_tile *tile) {
+    return tile->op->args.query.dtype == PKV_DTYPE_BFLOAT16 &&
+           tile->op->args.k_cache.dtype == PKV_DTYPE_BFLOAT16;
+}
+
+static void attend_few_pairs(struct pkvi_cpu_tile *tile) {
+    if (!has_pairs(tile)) {
+        attend_few(tile);
+    } else if (tile->num_rows == 1) {
+        few_pairs(tile, 1);
+    } else if (tile->num_rows == 2) {
+        few_pairs(tile, 2);
+    } else if (tile->num_rows <= 4) {
+        few_pairs(tile, 4);
+    } else {
+        few_pairs(tile, FEW_MAX_ROWS);
+    }
+}
+
+static void attend_many_pairs(struct pkvi_cpu_tile *tile) {
+    if (has_pairs(tile)) {
+        many_pairs(tile);
+    } else {
+        attend_many(tile);
+    }
+}
+
+#pragma GCC diagnostic pop
