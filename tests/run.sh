@@ -281,7 +281,11 @@ run_stage() {
 
 # ---- Main
 
-setup_install build/.setup-done
+if [ "$full" -eq 1 ]; then
+    setup_install build/.setup-done-full
+else
+    setup_install build/.setup-done
+fi
 setup_choose_generator
 jobs=$(setup_jobs)
 mkdir -p build/test-logs

@@ -26,7 +26,7 @@ flags="-std=c11 -O2 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Wpedantic -Wconvers
 flags="$flags -DTEST_ONLY_INSTRUCTIONS=PKV_CPU_NEON"
 flags="$flags -I$root/include -I$root/src -I$root -I$root/tests -I$root/tests/cross"
 objects=
-for source in "$root"/src/device/*.c "$root"/src/attention/*.c "$root"/src/transfer/*.c \
+for source in "$root"/src/device/*.c "$root"/src/attention/*.c "$root"/src/transfer/transfer.c \
     "$root"/src/base/memory.c "$root"/src/base/status.c "$root"/kernels/cpu/*.c \
     "$root"/tests/support/tensor_fill.c "$root"/tests/support/attention_*.c \
     "$root"/tests/support/test_devices.c; do
@@ -42,7 +42,7 @@ for source in "$root"/src/device/*.c "$root"/src/attention/*.c "$root"/src/trans
     objects="$objects $object"
 done
 for name in test_device test_tensor test_transfer test_attention_write test_attention_merge \
-    test_attention_refuse test_attention_bitwise test_attention; do
+    test_attention_refuse test_attention_bitwise test_attention_lengths test_attention; do
     # shellcheck disable=SC2086
     aarch64-linux-gnu-gcc $flags "$root/tests/$name.c" $objects -static -lpthread -lm \
         -o "$out/$name"

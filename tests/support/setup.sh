@@ -35,6 +35,13 @@ setup_missing_optional() {
     command -v clang >/dev/null 2>&1 || echo clang
     command -v clang-format >/dev/null 2>&1 || echo clang-format
     command -v valgrind >/dev/null 2>&1 || echo valgrind
+    # The long run also takes other processors: NEON under an emulator, AVX-512 in plain C.
+    if [ "${full:-0}" -eq 1 ]; then
+        setup_has_header simde/x86/avx512.h || echo libsimde-dev
+        command -v aarch64-linux-gnu-gcc >/dev/null 2>&1 ||
+            echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+        command -v qemu-aarch64 >/dev/null 2>&1 || echo qemu-user
+    fi
 }
 
 # Run apt-get with the arguments given, as root.
