@@ -151,11 +151,13 @@ static void random_batches_are_partitions(void **state) {
         config.shape.num_query_heads = 2 * group;
         config.window = tensor_index(seed, 2, 3) == 0 ? 1 + (int32_t)tensor_index(seed, 3, 400) : 0;
         config.flags = tensor_index(seed, 4, 4) == 0 ? PKV_PLAN_THROUGHPUT : 0;
+        config.flags |= tensor_index(seed, 6, 4) == 0 ? PKV_PLAN_NON_CAUSAL : 0;
         open_fixture(&f, &config);
         int32_t count = (int32_t)tensor_index(seed, 5, 9);
         for (int32_t i = 0; i < count; i++) {
             int32_t seq_len = (int32_t)tensor_index(seed, 100 + i, 600);
-            int32_t limit = seq_len < 50 ? seq_len : 50;
+            bool is_causal = (config.flags & PKV_PLAN_NON_CAUSAL) == 0;
+            int32_t limit = is_causal && seq_len < 50 ? seq_len : 50;
             int32_t num_queries = tensor_index(seed, 200 + i, 2) == 0
                                       ? (limit > 0 ? 1 : 0)
                                       : (int32_t)tensor_index(seed, 300 + i, (uint64_t)limit + 1);

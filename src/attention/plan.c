@@ -290,11 +290,13 @@ static pkv_status check_batch(const pkv_plan *plan, const pkv_batch *given, pkv_
     return fits ? PKV_OK : PKV_ERROR_LIMIT;
 }
 
-/* Tiles of rows that a request is cut into. */
+/* Tiles of rows that a request is cut into: pkvi_tile_rows with divisors that the compiler knows. */
 static int32_t count_tiles(const pkv_plan *plan, int32_t num_queries) {
     int64_t num_rows = (int64_t)num_queries * plan->group_size;
 
-    return (int32_t)ceil_divide(num_rows, pkvi_tile_rows(num_rows));
+    return num_rows <= PKVI_SMALL_TILE_ROWS
+               ? num_rows > 0
+               : (int32_t)((num_rows + PKVI_LARGE_TILE_ROWS - 1) / PKVI_LARGE_TILE_ROWS);
 }
 
 /* The chunk length of this batch: the configured one; in throughput mode its smallest doubling that
@@ -334,6 +336,11 @@ static int32_t find_first_chunk(const pkv_plan *plan,
     return plan->config.window == 0 || first_key < 0 ? 0 : (int32_t)(first_key / chunk_size);
 }
 
+/* Chunks of a length; 32 bits, since dividing is what the time of a build goes to. */
+static int32_t count_chunks(int64_t seq_len, int32_t chunk_size) {
+    return (int32_t)(((uint32_t)seq_len + (uint32_t)chunk_size - 1) / (uint32_t)chunk_size);
+}
+
 /* Where the next item of each kind goes. */
 struct cursors {
     int64_t whole, full;
@@ -341,7 +348,10 @@ struct cursors {
 };
 
 static int32_t tail_bucket(int64_t tail, int32_t chunk_size) {
-    return (int32_t)((chunk_size - tail) * TAIL_BUCKETS / chunk_size);
+    int64_t missing = (chunk_size - tail) * TAIL_BUCKETS;
+
+    return missing <= UINT32_MAX ? (int32_t)((uint32_t)missing / (uint32_t)chunk_size)
+                                 : (int32_t)(missing / chunk_size);
 }
 
 /* Describe one request. Returns keys in its last chunk; 0 where each tile walks all keys. */
@@ -352,7 +362,7 @@ static int64_t describe_request(const pkv_plan *plan,
                                 struct pkvi_plan_request *out) {
     int64_t seq_len = batch->seq_lens[index];
     int32_t num_queries = query_length(batch, index);
-    int32_t planned = (int32_t)ceil_divide(seq_len, chunk_size);
+    int32_t planned = count_chunks(seq_len, chunk_size);
 
     memset(out, 0, sizeof *out);
     out->table_row = batch->rows[index];
@@ -424,11 +434,14 @@ static void write_items(const struct pkvi_plan_request *request,
             items[cursors->whole++] = item;
             continue;
         }
-        for (int32_t chunk = request->first_chunk; chunk < request->end_chunk - 1; chunk++) {
-            item.chunk = chunk;
-            items[cursors->full++] = item;
+        struct pkvi_work_item *next = items + cursors->full;
+        int32_t last = request->end_chunk - 1;
+
+        for (int32_t chunk = request->first_chunk; chunk < last; chunk++) {
+            *next++ = (struct pkvi_work_item){index, item.table_row, tile, chunk};
         }
-        item.chunk = request->end_chunk - 1;
+        cursors->full = next - items;
+        item.chunk = last;
         items[(*tail_cursor)++] = item;
     }
 }
