@@ -135,6 +135,7 @@ void pkvi_manager_remove_skipped(pkv_manager *manager, int32_t row_number, int64
         }
         pkvi_table_mark(row, begin, end);
     }
+    pkvi_copy_list_cancel_freed(&manager->copies, manager->pool);
 }
 
 /* Change the references of every held table by `delta`; returns how many blocks have none after
