@@ -4,8 +4,7 @@
 /* One layer of paged attention on the CPU: make a device and a plan, write new keys and values into
  * the blocks that the table names, attend, and compare with a plain loop over contiguous memory.
  *
- * The one idea: layout is stride. The pool here is [block][2][kv_head][token][dim], so that one
- * block is one piece of memory; the kernels only ever see two views of it. */
+ * The one idea: layout is stride. Of [block][2][kv_head][token][dim] kernels see two views. */
 #include <pagedkv.h>
 
 #include <math.h>
@@ -17,8 +16,7 @@ enum { seq_len = 50, num_floats = num_kv_heads * block_size * head_size };
 
 static pkv_device *device;
 static _Alignas(16) float pool[num_blocks][2][num_floats];
-static _Alignas(16) float keys[seq_len][num_kv_heads][head_size];
-static _Alignas(16) float values[seq_len][num_kv_heads][head_size];
+static _Alignas(16) float kv[2][seq_len][num_kv_heads][head_size]; /* 0: keys, 1: values */
 static _Alignas(16) float query[num_heads][head_size], output[num_heads][head_size];
 
 static void check(pkv_status status) {
@@ -51,14 +49,13 @@ static void fill(float *target, int count) {
 static float attend_plainly(int head, int d) {
     float sum = 0, result = 0;
     int kv_head = head / (num_heads / num_kv_heads);
-
     for (int t = 0; t < seq_len; t++) {
         float dot = 0;
         for (int i = 0; i < head_size; i++) {
-            dot += query[head][i] * keys[t][kv_head][i];
+            dot += query[head][i] * kv[0][t][kv_head][i];
         }
         sum += expf(dot / 8); /* the square root of head_size */
-        result += expf(dot / 8) * values[t][kv_head][d];
+        result += expf(dot / 8) * kv[1][t][kv_head][d];
     }
     return result / sum;
 }
@@ -68,8 +65,7 @@ int main(void) {
     int32_t rows[] = {1}, lens[] = {seq_len}, starts[] = {0, 1};
     int64_t slots[seq_len];
 
-    fill(keys[0][0], seq_len * num_kv_heads * head_size);
-    fill(values[0][0], seq_len * num_kv_heads * head_size);
+    fill(kv[0][0][0], 2 * seq_len * num_kv_heads * head_size);
     fill(query[0], num_heads * head_size);
     check(pkv_device_create_cpu(NULL, &device));
     /* Where each token goes; a manager would have said so in pkv_batch_build. */
@@ -77,12 +73,11 @@ int main(void) {
         slots[t] = pkv_compute_slot(table[1], block_size, t);
     }
     pkv_write_kv_args write = {.struct_size = sizeof write, .slot_mapping = slots};
-    write.key = view(keys, seq_len, num_kv_heads, head_size);
-    write.value = view(values, seq_len, num_kv_heads, head_size);
+    write.key = view(kv[0], seq_len, num_kv_heads, head_size);
+    write.value = view(kv[1], seq_len, num_kv_heads, head_size);
     write.k_cache = cache_view(0);
     write.v_cache = cache_view(1);
     check(pkv_write_kv(device, &write, NULL));
-
     /* A plan is made once for the model and the limits of the engine. */
     pkv_attention_shape shape = {sizeof shape, num_heads,  num_kv_heads,      head_size,
                                  head_size,    block_size, PKV_DTYPE_FLOAT32, PKV_DTYPE_FLOAT32};
@@ -91,37 +86,32 @@ int main(void) {
     config.max_seq_len = 4096;
     pkv_plan *plan;
     size_t plan_size, workspace_size;
-
     check(pkv_plan_create(&config, &plan, NULL));
     check(pkv_plan_sizes(plan, &plan_size, &workspace_size));
     void *plan_data = malloc(plan_size), *workspace = aligned_alloc(64, workspace_size);
-
     /* One decode step: one query token at the end of the sequence. */
-    pkv_batch batch = {.struct_size = sizeof batch, .num_requests = 1, .rows = rows};
-    batch.seq_lens = lens;
-    batch.query_start_loc = starts;
+    pkv_batch batch = {sizeof batch, .num_requests = 1, .rows = rows, .seq_lens = lens,
+                       .query_start_loc = starts};
     check(pkv_plan_build(plan, &batch, plan_data, plan_size));
-    pkv_attention_args args = {.struct_size = sizeof args, .plan_data = plan_data};
+    pkv_attention_args args = {.struct_size = sizeof args, .seq_lens = lens};
+    args.plan_data = plan_data;
     args.query = view(query, 1, num_heads, head_size);
     args.output = view(output, 1, num_heads, head_size);
     args.k_cache = write.k_cache;
     args.v_cache = write.v_cache;
     args.block_table = table[0];
     args.block_table_stride = 4;
-    args.seq_lens = lens;
     args.query_start_loc = starts;
     args.workspace = workspace;
     args.workspace_size = workspace_size;
     check(pkv_attention(device, plan, &args, NULL));
-
     float worst = 0;
     for (int head = 0; head < num_heads; head++) {
         for (int d = 0; d < head_size; d++) {
             worst = fmaxf(worst, fabsf(output[head][d] - attend_plainly(head, d)));
         }
     }
-    printf("paged attention over %d scattered tokens: %s\n", seq_len,
-           worst < 1e-5f ? "as the plain loop" : "WRONG");
+    puts(worst < 1e-5f ? "50 scattered tokens: as the plain loop" : "WRONG");
     pkv_plan_destroy(plan);
     pkv_device_destroy(device);
     free(plan_data);
