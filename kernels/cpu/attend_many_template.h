@@ -96,6 +96,43 @@ INLINE void many_pack_values(const struct pkvi_cpu_tile *tile,
     }
 }
 
+/* ---- Fetching ahead */
+
+/* Rows that a later part of the walk loads: fetched a few lines at a time between register blocks,
+ * since this memory is often behind the caches. */
+struct many_ahead {
+    const unsigned char *const *rows;
+    int64_t row_size, offset;
+    int32_t count, row, lines_per_call;
+};
+
+/* Spread the lines of `count` rows over `num_calls` calls of many_fetch_ahead. */
+INLINE struct many_ahead many_spread(const unsigned char *const *rows,
+                                     int32_t count,
+                                     int64_t row_size,
+                                     int64_t num_calls) {
+    int64_t num_lines = count * ((row_size + LINE - 1) / LINE);
+    struct many_ahead ahead = {
+        .rows = rows,
+        .row_size = row_size,
+        .count = count,
+        .lines_per_call = (int32_t)((num_lines + num_calls - 1) / num_calls),
+    };
+
+    return ahead;
+}
+
+INLINE void many_fetch_ahead(struct many_ahead *ahead) {
+    for (int32_t i = 0; i < ahead->lines_per_call && ahead->row < ahead->count; i++) {
+        __builtin_prefetch(ahead->rows[ahead->row] + ahead->offset);
+        ahead->offset += LINE;
+        if (ahead->offset >= ahead->row_size) {
+            ahead->offset = 0;
+            ahead->row++;
+        }
+    }
+}
+
 /* ---- The register block, used for both products */
 
 /* target[i][0 .. PANEL) += sum over k of left(i, k) * right[k][0 .. PANEL), for i < num_rows.
@@ -152,13 +189,15 @@ INLINE void many_blocks(float *target,
                         const float *right,
                         int64_t num_k,
                         const float *factor,
-                        int64_t num_rows) {
+                        int64_t num_rows,
+                        struct many_ahead *ahead) {
     int64_t i = 0;
 
 #define MANY_RUN(rows)                                                                             \
     many_block(target + i * target_pitch, target_pitch, left + i * left_row, left_row, left_k,     \
                right, num_k, factor == NULL ? NULL : factor + i, rows)
     for (; i + MANY_BLOCK <= num_rows; i += MANY_BLOCK) {
+        many_fetch_ahead(ahead);
         MANY_RUN(MANY_BLOCK);
     }
     for (; i + 4 <= num_rows; i += 4) {
@@ -172,17 +211,24 @@ INLINE void many_blocks(float *target,
 
 /* ---- One step of keys */
 
-/* scores[key][row_pitch] of all panels of rows. */
+/* scores[key][row_pitch] of all panels of rows; meanwhile the values of `rows` are fetched. */
 NOINLINE void many_scores(const struct pkvi_cpu_tile *tile,
-                          int32_t count,
+                          const struct pkvi_cpu_rows *rows,
                           int32_t row_pitch,
                           int64_t key_pitch) {
     struct pkvi_cpu_scratch *scratch = tile->scratch;
     int64_t head_size = tile->op->cache.head_size;
+    int32_t count = rows->count;
+    int64_t num_calls = (row_pitch / PANEL) * (int64_t)(count / MANY_BLOCK + 1);
+    struct many_ahead ahead = many_spread(rows->value, count,
+                                          tile->op->cache.v_head_size *
+                                              (int64_t)pkv_dtype_size(tile->op->args.v_cache.dtype),
+                                          num_calls);
 
     for (int32_t panel = 0; panel < row_pitch; panel += PANEL) {
         many_blocks(scratch->scores + panel, row_pitch, scratch->keys, key_pitch, 1,
-                    scratch->packed_query + panel * head_size, head_size, NULL, count + count % 2);
+                    scratch->packed_query + panel * head_size, head_size, NULL, count + count % 2,
+                    &ahead);
     }
 }
 
@@ -212,16 +258,31 @@ NOINLINE void many_softmax(struct pkvi_cpu_scratch *scratch, int32_t count, int3
     }
 }
 
-/* accumulator = factor * accumulator + weights * values */
-NOINLINE void many_values(const struct pkvi_cpu_tile *tile, int32_t count, int32_t row_pitch) {
+/* accumulator = factor * accumulator + weights * values; meanwhile the keys of `next` are fetched. */
+NOINLINE void many_values(const struct pkvi_cpu_tile *tile,
+                          const struct pkvi_cpu_rows *next,
+                          int32_t count,
+                          int32_t row_pitch) {
     struct pkvi_cpu_scratch *scratch = tile->scratch;
     int32_t num_rows = tile->num_rows + tile->num_rows % 2;
+    int64_t num_calls = (tile->accumulator_pitch / PANEL) * (int64_t)(num_rows / MANY_BLOCK + 1);
+    struct many_ahead ahead = many_spread(next->key, next->count,
+                                          tile->op->cache.head_size *
+                                              (int64_t)pkv_dtype_size(tile->op->args.k_cache.dtype),
+                                          num_calls);
 
     for (int32_t d = 0; d < tile->accumulator_pitch; d += PANEL) {
         many_blocks(scratch->accumulator + d, tile->accumulator_pitch, scratch->scores, 1,
                     row_pitch, scratch->values + (int64_t)d / PANEL * (PKVI_CPU_MANY_KEYS * PANEL),
-                    count, scratch->factor, num_rows);
+                    count, scratch->factor, num_rows, &ahead);
     }
+}
+
+/* Keys of the step that starts at `first`. */
+INLINE int32_t many_count(const struct pkvi_cpu_tile *tile, int64_t first) {
+    int64_t left = tile->end_key - first;
+
+    return left <= 0 ? 0 : left < PKVI_CPU_MANY_KEYS ? (int32_t)left : PKVI_CPU_MANY_KEYS;
 }
 
 INLINE void many_template(struct pkvi_cpu_tile *tile, const pkv_dtype dtype) {
@@ -230,7 +291,8 @@ INLINE void many_template(struct pkvi_cpu_tile *tile, const pkv_dtype dtype) {
     int64_t key_pitch =
         (tile->op->cache.head_size + VECTOR_WIDTH - 1) / VECTOR_WIDTH * VECTOR_WIDTH + MANY_PAD;
     const float softcap = tile->op->args.softcap;
-    struct pkvi_cpu_rows rows;
+    struct pkvi_cpu_rows rows[2];
+    int current = 0;
 
     many_pack_query(tile, row_pitch);
     for (int32_t row = 0; row < row_pitch; row++) {
@@ -239,13 +301,16 @@ INLINE void many_template(struct pkvi_cpu_tile *tile, const pkv_dtype dtype) {
     }
     memset(scratch->accumulator, 0,
            (size_t)row_pitch * (size_t)tile->accumulator_pitch * sizeof(float));
+    pkvi_cpu_find_rows(tile, tile->first_key, many_count(tile, tile->first_key), &rows[0]);
     for (int64_t first = tile->first_key; first < tile->end_key; first += PKVI_CPU_MANY_KEYS) {
-        int64_t left = tile->end_key - first;
-        int32_t count = left < PKVI_CPU_MANY_KEYS ? (int32_t)left : PKVI_CPU_MANY_KEYS;
+        const struct pkvi_cpu_rows *now = &rows[current];
+        struct pkvi_cpu_rows *next = &rows[1 - current];
+        int32_t count = now->count;
 
-        pkvi_cpu_find_rows(tile, first, count, &rows);
-        many_pack_keys(tile, &rows, key_pitch, dtype);
-        many_scores(tile, count, row_pitch, key_pitch);
+        pkvi_cpu_find_rows(tile, first + PKVI_CPU_MANY_KEYS,
+                           many_count(tile, first + PKVI_CPU_MANY_KEYS), next);
+        many_pack_keys(tile, now, key_pitch, dtype);
+        many_scores(tile, now, row_pitch, key_pitch);
         pkvi_cpu_scale_scores(tile, first, count, row_pitch, scratch->scores);
         if (softcap > 0.0f) {
             soft_cap_scores(softcap, scratch->scores, count * row_pitch);
@@ -254,8 +319,9 @@ INLINE void many_template(struct pkvi_cpu_tile *tile, const pkv_dtype dtype) {
         pkvi_cpu_mask_scores(tile, first, count, row_pitch, scratch->scores);
         many_softmax(scratch, count, row_pitch);
         pkvi_cpu_scale_weights(tile, first, count, row_pitch, scratch->scores);
-        many_pack_values(tile, &rows, dtype);
-        many_values(tile, count, row_pitch);
+        many_pack_values(tile, now, dtype);
+        many_values(tile, next, count, row_pitch);
+        current = 1 - current;
     }
 }
 
