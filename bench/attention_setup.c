@@ -51,6 +51,7 @@ static void make_tables(attention_setup *setup) {
     for (int32_t i = 0; i < count; i++) {
         setup->tables[TABLE_CONTIGUOUS][i] =
             i / columns * columns * setup->config.num_kv_heads + i % columns;
+        setup->tables[TABLE_ONE_BLOCK][i] = 1;
         setup->tables[TABLE_IDENTITY][i] = setup->tables[TABLE_RANDOM][i] = i + 1;
     }
     for (int32_t i = count - 1; i > 0; i--) {

@@ -14,6 +14,7 @@ typedef enum attention_table {
     TABLE_IDENTITY,   /* ascending blocks of the pool */
     TABLE_EXTENTS,    /* runs of 8 blocks, the runs at random */
     TABLE_RANDOM,
+    TABLE_ONE_BLOCK, /* the same block of the pool everywhere: all keys and values in the cache */
     NUM_TABLES
 } attention_table;
 

@@ -16,6 +16,7 @@
 #include <time.h>
 
 #include "attention_blas.h"
+#include "attention_peak.h"
 #include "attention_setup.h"
 #include "options.h"
 #include "report.h"
@@ -25,22 +26,29 @@
 
 enum variant {
     READ_SEQUENTIAL,
-    READ_TRAVERSAL,
+    WALK_CONTIGUOUS,
+    WALK_RANDOM,
     KERNEL_CONTIGUOUS,
     KERNEL_IDENTITY,
     KERNEL_EXTENTS,
     KERNEL_RANDOM,
+    KERNEL_IN_CACHE,
     NUM_VARIANTS
 };
 
-static const char *const variant_names[NUM_VARIANTS] = {"sequential read",    "same-traversal read",
-                                                        "kernel, contiguous", "kernel, identity",
-                                                        "kernel, extents",    "kernel, random"};
+static const char *const variant_names[NUM_VARIANTS] = {"sequential read",
+                                                        "same-traversal read, contiguous",
+                                                        "same-traversal read, random",
+                                                        "kernel, contiguous",
+                                                        "kernel, identity",
+                                                        "kernel, extents",
+                                                        "kernel, random",
+                                                        "kernel, in cache"};
 
 static struct {
     const char *device;
     int32_t threads, rounds, scale;
-    bool json, prefill, decode;
+    bool json, prefill, decode, full;
     const char *instructions;
 } options = {.device = "cpu", .threads = 1, .rounds = 7, .scale = 8, .instructions = "auto"};
 
@@ -57,10 +65,12 @@ struct reader {
 static void *run_reader(void *context) {
     struct reader *reader = context;
 
-    reader->result =
-        reader->variant == READ_SEQUENTIAL
-            ? attention_read_sequential(reader->setup, reader->part, options.threads)
-            : attention_read_traversal(reader->setup, TABLE_RANDOM, reader->part, options.threads);
+    reader->result = reader->variant == READ_SEQUENTIAL
+                         ? attention_read_sequential(reader->setup, reader->part, options.threads)
+                         : attention_read_traversal(
+                               reader->setup,
+                               reader->variant == WALK_CONTIGUOUS ? TABLE_CONTIGUOUS : TABLE_RANDOM,
+                               reader->part, options.threads);
     return NULL;
 }
 
@@ -103,9 +113,10 @@ static int64_t now_ns(void) {
 /* Nanoseconds of one run; negative where it failed. */
 static double time_variant(attention_setup *setup, pkv_device *device, enum variant variant) {
     static const attention_table tables[NUM_VARIANTS] = {
-        TABLE_RANDOM, TABLE_RANDOM, TABLE_CONTIGUOUS, TABLE_IDENTITY, TABLE_EXTENTS, TABLE_RANDOM};
+        TABLE_RANDOM,   TABLE_CONTIGUOUS, TABLE_RANDOM, TABLE_CONTIGUOUS,
+        TABLE_IDENTITY, TABLE_EXTENTS,    TABLE_RANDOM, TABLE_ONE_BLOCK};
     int64_t start = now_ns();
-    bool is_done = variant <= READ_TRAVERSAL
+    bool is_done = variant <= WALK_RANDOM
                        ? read_all(setup, variant)
                        : attention_setup_run(setup, device, tables[variant]) == PKV_OK;
 
@@ -153,13 +164,16 @@ static void report_decode(const attention_setup *setup,
     for (int v = 0; v < NUM_VARIANTS; v++) {
         double rate = (double)setup->kv_size / median_of(times[v], options.rounds);
         double to_read = ratio(times[READ_SEQUENTIAL], times[v], options.rounds);
-        double to_walk = ratio(times[READ_TRAVERSAL], times[v], options.rounds);
+        bool is_random = v == WALK_RANDOM || v == KERNEL_RANDOM;
+        double to_walk =
+            ratio(times[is_random ? WALK_RANDOM : WALK_CONTIGUOUS], times[v], options.rounds);
         double to_contiguous = ratio(times[v], times[KERNEL_CONTIGUOUS], options.rounds);
 
         if (options.json) {
             char label[128];
 
-            (void)snprintf(label, sizeof label, "%s, %s", name, variant_names[v]);
+            (void)snprintf(label, sizeof label, "%s, %s%s", name, variant_names[v],
+                           options.threads > 1 ? ", all threads" : "");
             bench_json_line(stdout, BENCH, label, "rate", "GB/s", rate, NULL, NAN);
             bench_json_line(stdout, BENCH, label, "of read", "ratio", to_read, "sequential read",
                             1);
@@ -206,7 +220,7 @@ static bool run_prefill(pkv_device *device,
                         const attention_setup_config *c,
                         const char *name,
                         bench_table *table) {
-    double kernel[MAX_ROUNDS], by_hand[MAX_ROUNDS];
+    double kernel[MAX_ROUNDS], by_hand[MAX_ROUNDS], contiguous[MAX_ROUNDS], peak[MAX_ROUNDS];
     attention_setup setup;
     const char *reason;
     double flops = 4.0 * c->num_query_heads * c->head_size * (double)c->query_len *
@@ -222,16 +236,25 @@ static bool run_prefill(pkv_device *device,
     } else {
         for (int32_t round = 0; round < options.rounds; round++) {
             kernel[round] = time_variant(&setup, device, KERNEL_RANDOM);
+            contiguous[round] = time_variant(&setup, device, KERNEL_CONTIGUOUS);
+            peak[round] = attention_peak_gflops(now_ns) * options.threads;
             by_hand[round] = has_blas ? attention_blas_time(c, options.threads, now_ns) : NAN;
         }
         double rate = flops / median_of(kernel, options.rounds);
+        double to_contiguous = ratio(kernel, contiguous, options.rounds);
+        double top = median_of(peak, options.rounds);
         double peer = has_blas ? flops / median_of(by_hand, options.rounds) : NAN;
 
         if (options.json) {
             bench_json_line(stdout, BENCH, name, "rate", "GFLOP/s", rate,
                             has_blas ? attention_blas_name() : NULL, peer);
+            bench_json_line(stdout, BENCH, name, "of peak", "ratio", rate / top,
+                            "float FMA of 256 bits, measured", 1);
+            bench_json_line(stdout, BENCH, name, "time", "ratio", to_contiguous,
+                            "kernel, contiguous", 1);
         } else {
-            bench_table_row(table, "%s|%.1f|%.1f|%.2f", name, rate, peer,
+            bench_table_row(table, "%s|%.1f|%.2f|%.2f|%.1f|%.2f", name, rate, rate / top,
+                            to_contiguous, peer,
                             has_blas ? ratio(by_hand, kernel, options.rounds) : NAN);
         }
     }
@@ -255,7 +278,6 @@ static const struct {
 
 static bool run_decode_cases(pkv_device *device) {
     static const int32_t batches[][2] = {{8, 8192}, {1, 131072}, {256, 512}};
-    static const int32_t block_sizes[] = {4, 8, 32, 64, 128, 256};
     bench_table table;
     char name[96];
     bool is_good = true;
@@ -276,18 +298,154 @@ static bool run_decode_cases(pkv_device *device) {
                            (int)c.num_requests, (int)c.seq_len);
             is_good = run_decode(device, &c, name, &table) && is_good;
         }
-        c.num_requests = batches[0][0];
-        c.seq_len = batches[0][1] / options.scale;
-        for (size_t b = 0; d == 2 && b < sizeof block_sizes / sizeof block_sizes[0]; b++) {
-            c.block_size = block_sizes[b];
-            (void)snprintf(name, sizeof name, "decode %s %d x %d, block %d", dtypes[d].name,
-                           (int)c.num_requests, (int)c.seq_len, (int)c.block_size);
-            is_good = run_decode(device, &c, name, &table) && is_good;
-        }
     }
     if (!options.json) {
         bench_table_print(&table, stdout, 0);
     }
+    return is_good;
+}
+
+/* Random tables of blocks of several sizes, in turn in each round, beside blocks of 16. */
+#define NUM_BLOCK_SIZES 7
+#define BLOCK_16 2
+
+static void report_block_sizes(const attention_setup *setups,
+                               double times[NUM_BLOCK_SIZES][2][MAX_ROUNDS],
+                               const char *dtype,
+                               bench_table *table) {
+    for (int b = 0; b < NUM_BLOCK_SIZES; b++) {
+        double to_16 = ratio(times[b][0], times[BLOCK_16][0], options.rounds);
+        double to_contiguous = ratio(times[b][0], times[b][1], options.rounds);
+        double rate = (double)setups[b].kv_size / median_of(times[b][0], options.rounds);
+        char name[96];
+
+        (void)snprintf(name, sizeof name, "decode %s random, block %d%s", dtype,
+                       (int)setups[b].config.block_size,
+                       options.threads > 1 ? ", all threads" : "");
+        if (options.json) {
+            bench_json_line(stdout, BENCH, name, "rate", "GB/s", rate, NULL, NAN);
+            bench_json_line(stdout, BENCH, name, "time", "ratio", to_16, "block 16", 1);
+            bench_json_line(stdout, BENCH, name, "time over contiguous", "ratio", to_contiguous,
+                            "kernel, contiguous", 1);
+        } else {
+            bench_table_row(table, "%s|%.2f|%.2f|%.2f", name, rate, to_16, to_contiguous);
+        }
+    }
+}
+
+static bool run_block_sizes(pkv_device *device, int dtype, bench_table *table) {
+    static const int32_t sizes[NUM_BLOCK_SIZES] = {4, 8, 16, 32, 64, 128, 256};
+    static double times[NUM_BLOCK_SIZES][2][MAX_ROUNDS];
+    static attention_setup setups[NUM_BLOCK_SIZES];
+    const char *reason = NULL;
+    bool is_good = true;
+
+    memset(setups, 0, sizeof setups);
+    for (int b = 0; b < NUM_BLOCK_SIZES && is_good; b++) {
+        attention_setup_config c = {.query_dtype = dtypes[dtype].query,
+                                    .kv_dtype = dtypes[dtype].kv,
+                                    .num_requests = 8,
+                                    .query_len = 1,
+                                    .seq_len = 8192 / (options.scale < 4 ? 4 : options.scale),
+                                    .block_size = sizes[b],
+                                    .num_query_heads = 32,
+                                    .num_kv_heads = 8,
+                                    .head_size = 128};
+
+        is_good =
+            attention_setup_create(&setups[b], &c, device, &reason) && validate(&setups[b], device);
+    }
+    for (int32_t round = -1; round < options.rounds && is_good; round++) {
+        for (int b = 0; b < NUM_BLOCK_SIZES; b++) {
+            int32_t slot = round < 0 ? 0 : round;
+
+            times[b][0][slot] = time_variant(&setups[b], device, KERNEL_RANDOM);
+            times[b][1][slot] = time_variant(&setups[b], device, KERNEL_CONTIGUOUS);
+            is_good = is_good && times[b][0][slot] > 0.0 && times[b][1][slot] > 0.0;
+        }
+    }
+    if (is_good) {
+        report_block_sizes(setups, times, dtypes[dtype].name, table);
+    } else {
+        (void)fprintf(stderr, "block sizes, %s: %s\n", dtypes[dtype].name,
+                      reason == NULL ? "paged and contiguous differ, or a call failed" : reason);
+    }
+    for (int b = 0; b < NUM_BLOCK_SIZES; b++) {
+        attention_setup_destroy(&setups[b]);
+    }
+    return is_good;
+}
+
+static bool run_block_size_cases(pkv_device *device) {
+    bench_table table;
+    bool is_good = true;
+
+    bench_table_begin(&table, "<case|GB/s|time / block 16|time / contiguous");
+    for (int d = options.full ? 0 : 2; d < (options.full ? NUM_DTYPES : 3); d++) {
+        is_good = run_block_sizes(device, d, &table) && is_good;
+    }
+    if (!options.json) {
+        (void)printf("\n");
+        bench_table_print(&table, stdout, 0);
+    }
+    return is_good;
+}
+
+/* The time of planning 256 requests of 8 k keys, decode. */
+static bool run_plan(pkv_device *device) {
+    enum { NUM_CALLS = 200 };
+    attention_setup_config c = {.query_dtype = PKV_DTYPE_FLOAT32,
+                                .kv_dtype = PKV_DTYPE_FLOAT32,
+                                .num_requests = 256,
+                                .query_len = 1,
+                                .seq_len = 64,
+                                .block_size = 16,
+                                .num_query_heads = 32,
+                                .num_kv_heads = 1,
+                                .head_size = 64};
+    pkv_plan_config config = {.struct_size = sizeof config,
+                              .shape = {.struct_size = sizeof config.shape,
+                                        .num_query_heads = 32,
+                                        .num_kv_heads = 8,
+                                        .head_size = 128,
+                                        .block_size = 16,
+                                        .query_dtype = PKV_DTYPE_FLOAT32,
+                                        .kv_dtype = PKV_DTYPE_FLOAT32},
+                              .max_requests = 256,
+                              .max_tokens = 256,
+                              .max_query_len = 1,
+                              .max_seq_len = 8192};
+    attention_setup setup;
+    const char *reason;
+    double times[MAX_ROUNDS];
+    size_t size = 0;
+    pkv_plan *plan = NULL;
+    void *memory = NULL;
+    bool is_good = attention_setup_create(&setup, &c, device, &reason) &&
+                   pkv_plan_create(&config, &plan, &reason) == PKV_OK &&
+                   pkv_plan_sizes(plan, &size, NULL) == PKV_OK && (memory = malloc(size)) != NULL;
+
+    for (int32_t i = 0; is_good && i < c.num_requests; i++) {
+        setup.seq_lens[i] = 8192 - i % 64; /* the last chunks are not all full */
+    }
+    for (int32_t round = 0; round < options.rounds && is_good; round++) {
+        int64_t start = now_ns();
+
+        for (int i = 0; i < NUM_CALLS && is_good; i++) {
+            is_good = pkv_plan_build(plan, &setup.batch, memory, size) == PKV_OK;
+        }
+        times[round] = (double)(now_ns() - start) / NUM_CALLS * 1e-3;
+    }
+    if (is_good && options.json) {
+        bench_json_line(stdout, BENCH, "plan, 256 x 8192", "time", "us",
+                        median_of(times, options.rounds), "goal", 10);
+    } else if (is_good) {
+        (void)printf("\npkv_plan_build, 256 x 8192 keys: %.1f us\n",
+                     median_of(times, options.rounds));
+    }
+    free(memory);
+    pkv_plan_destroy(plan);
+    attention_setup_destroy(&setup);
     return is_good;
 }
 
@@ -302,7 +460,8 @@ static bool run_prefill_cases(pkv_device *device) {
                                 .num_kv_heads = 8,
                                 .head_size = 128};
 
-    bench_table_begin(&table, "<case|GFLOP/s|by hand with a BLAS|speedup");
+    bench_table_begin(&table,
+                      "<case|GFLOP/s|of FMA peak|time / contiguous|by hand with a BLAS|speedup");
     for (int d = 0; d < NUM_DTYPES; d++) {
         for (int s = 0; s < 2; s++) {
             c.query_dtype = dtypes[d].query;
@@ -344,6 +503,8 @@ int main(int argc, char **argv) {
         {"rounds", BENCH_INT, &options.rounds, "N", "rounds; medians are reported", 1, MAX_ROUNDS},
         {"divide", BENCH_INT, &options.scale, "N",
          "make the batches N times smaller; 1: up to 1.1 GB of keys and values", 1, 64},
+        {"full", BENCH_FLAG, &options.full, NULL, "the whole batches (as --divide 1), 11 rounds", 0,
+         0},
         {"decode", BENCH_FLAG, &options.decode, NULL, "decode only", 0, 0},
         {"prefill", BENCH_FLAG, &options.prefill, NULL, "prefill only", 0, 0},
         {"json", BENCH_FLAG, &options.json, NULL, "JSON lines", 0, 0},
@@ -363,6 +524,10 @@ int main(int argc, char **argv) {
         (void)fprintf(stderr, "bench_attention: unknown device or instructions; try --help\n");
         return BENCH_EXIT_USAGE;
     }
+    if (options.full) {
+        options.scale = 1;
+        options.rounds = 11;
+    }
     config.num_threads = options.threads;
     if (pkv_device_create_cpu(&config, &device) != PKV_OK) {
         const char *reason = NULL;
@@ -375,7 +540,8 @@ int main(int argc, char **argv) {
     if (!options.json) {
         (void)printf("%s; 32 query heads over 8 kv heads of 128\n\n", info.description);
     }
-    bool is_good = options.prefill || run_decode_cases(device);
+    bool is_good = options.prefill ||
+                   (run_decode_cases(device) && run_block_size_cases(device) && run_plan(device));
     is_good = (options.decode || run_prefill_cases(device)) && is_good;
     pkv_device_destroy(device);
     return is_good ? BENCH_EXIT_OK : BENCH_EXIT_FAILED;
