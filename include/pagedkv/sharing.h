@@ -38,8 +38,9 @@ extern "C" {
  * the parent took part in before the fork, the child is one of its requests, too.
  *
  * Returns PKV_OK, PKV_NO_FREE_ROWS, PKV_ERROR_LIMIT (handles or tokens: max_requests,
- * max_total_tokens), PKV_ERROR_INVALID_ARGUMENT (a count out of range, or the parent has dropped
- * blocks behind its window that the child would see). */
+ * max_total_tokens), PKV_ERROR_BUSY (a swap-in of the parent is open), PKV_ERROR_INVALID_ARGUMENT (a
+ * count out of range, or the parent has dropped blocks behind its window that the child would
+ * see). */
 PKV_API pkv_status pkv_fork(pkv_manager *manager,
                             pkv_request parent,
                             int32_t num_computed_tokens,
@@ -58,7 +59,8 @@ PKV_API pkv_status pkv_fork(pkv_manager *manager,
  * that begin behind the cut are forgotten with their tokens.
  *
  * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT (a count out of range, a cut within a media item, or a
- * window that has passed what the last token left sees: pkv_free first). */
+ * window that has passed what the last token left sees: pkv_free first), PKV_ERROR_BUSY (a swap-in
+ * of the request is open). */
 PKV_API pkv_status pkv_truncate(pkv_manager *manager, pkv_request request, int32_t num_tokens);
 
 /* Hand over the copies of one group that pkv_allocate_slots queued, to be run after the previous

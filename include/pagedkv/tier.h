@@ -159,7 +159,8 @@ PKV_API pkv_status pkv_swap_out(pkv_tier *tier,
  *
  * args   as for pkv_allocate_slots, of a request without blocks. num_external_computed_tokens 0
  *        takes what pkv_tier_lookup finds; else exactly so many. num_new_tokens may be 0: load now,
- *        compute later.
+ *        compute later; even so the request belongs to args->step and is freed if that fails, since
+ *        it may have hit what the step was to compute.
  * slots  may be NULL. plan->num_tokens says how many tokens come.
  *
  * Run the copies after what wrote the slots and before the step that reads the blocks. Nothing of

@@ -250,6 +250,9 @@ pkv_status pkv_fork(pkv_manager *manager,
     if (parent == NULL) {
         return status;
     }
+    if (parent->row != PKV_NULL_ROW && pkvi_manager_is_loading(parent)) {
+        return pkvi_fail(manager->error, PKV_ERROR_BUSY, "a swap-in of the parent is open");
+    }
     if (child == NULL || num_computed_tokens < 0 || num_computed_tokens > parent->num_tokens) {
         return PKVI_INVALID(manager, "child is NULL, or the parent has %d tokens only",
                             parent->num_tokens);
@@ -329,6 +332,9 @@ pkv_status pkv_truncate(pkv_manager *manager, pkv_request handle, int32_t num_to
     }
     if (num_tokens == request->num_tokens) {
         return PKV_OK;
+    }
+    if (request->row != PKV_NULL_ROW && pkvi_manager_is_loading(request)) {
+        return pkvi_fail(manager->error, PKV_ERROR_BUSY, "a swap-in of the request is open");
     }
     if (pkvi_request_cuts_media(&manager->requests, request, num_tokens)) {
         return PKVI_INVALID(manager, "token %d lies within a media item", num_tokens);
