@@ -75,13 +75,22 @@ static void lay_out(struct attention_run *run) {
     int64_t keys = heads * tokens * key_size, values = heads * tokens * value_size;
     int64_t gap = c->layout == CASE_WIDE ? 24 * 1009 : 0;
     int64_t size = (int64_t)pkv_dtype_size(c->kv_dtype);
-    int64_t v_offset = keys;
+    int64_t padding = c->layout == CASE_PADDED ? 16 : 0;
+    int64_t v_offset;
 
+    keys += heads * tokens * padding;
+    values += heads * tokens * padding;
+    v_offset = keys;
     run->k_cache = tensor_view(NULL, c->kv_dtype, 4, shape);
     shape[3] = value_size;
     run->v_cache = tensor_view(NULL, c->kv_dtype, 4, shape);
     run->k_cache.stride[0] = run->v_cache.stride[0] = keys + values + gap;
-    if (c->layout == CASE_TOKEN_MAJOR) {
+    if (c->layout == CASE_PADDED) {
+        run->k_cache.stride[2] = key_size + padding;
+        run->v_cache.stride[2] = value_size + padding;
+        run->k_cache.stride[1] = tokens * run->k_cache.stride[2];
+        run->v_cache.stride[1] = tokens * run->v_cache.stride[2];
+    } else if (c->layout == CASE_TOKEN_MAJOR) {
         run->k_cache.stride[0] = keys;
         run->k_cache.stride[1] = key_size;
         run->k_cache.stride[2] = heads * key_size;
@@ -298,7 +307,7 @@ static void fill_small(struct attention_run *run) {
         for (int32_t query = 0; query < c->query_lens[i]; query++, token++) {
             uint32_t *words = (uint32_t *)run->tree.host + token * num_words;
 
-            for (int32_t bit = 0; bit <= query; bit++) {
+            for (int32_t bit = 0; bit <= query && !(c->has_tree_holes && query % 3 == 1); bit++) {
                 if (bit == query || tensor_index(c->seed + 13, token * 4096 + bit, 3) == 0) {
                     words[bit / 32] |= 1u << (bit % 32);
                 }

@@ -22,6 +22,7 @@ enum case_layout {
     CASE_BLOCK_2_HEAD, /* [block][2][head][token][dim], the recommended one */
     CASE_TOKEN_MAJOR,  /* [block][token][head][dim], two pools */
     CASE_WIDE,         /* as the first, with a gap that makes the block stride odd and large */
+    CASE_PADDED,       /* as the first, with poison behind the last column of each row */
     CASE_LATENT,       /* one head; the values are the first v_head_size columns of the keys */
 };
 
@@ -36,6 +37,7 @@ struct attention_case {
     int32_t chunk_size, window;
     uint32_t plan_flags;
     bool non_causal, has_alibi, has_sinks, has_tree, has_lse_off;
+    bool has_tree_holes; /* every third query sees none of the query tokens, itself neither */
     float softcap, softmax_scale;
     float sink; /* every head's, where not 0; else varied */
     enum case_scales scales;
