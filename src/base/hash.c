@@ -220,3 +220,27 @@ pkv_block_key pkvi_hash_link(const struct pkvi_hash_keys *keys,
                                extra != NULL ? &extra->lineage : NULL);
     return key;
 }
+
+void pkvi_checksum(const void *first,
+                   size_t size,
+                   int64_t stride,
+                   int32_t count,
+                   uint64_t seed,
+                   uint64_t checksum[2]) {
+    const unsigned char *piece = first;
+    XXH3_state_t state;
+    XXH128_hash_t hash;
+
+    if (count == 1) {
+        hash = XXH3_128bits_withSeed(piece, size, seed);
+    } else {
+        XXH3_INITSTATE(&state);
+        (void)XXH3_128bits_reset_withSeed(&state, seed);
+        for (int32_t i = 0; i < count; i++) {
+            (void)XXH3_128bits_update(&state, piece + (int64_t)i * stride, size);
+        }
+        hash = XXH3_128bits_digest(&state);
+    }
+    checksum[0] = hash.low64;
+    checksum[1] = hash.high64;
+}

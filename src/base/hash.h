@@ -38,4 +38,13 @@ pkv_block_key pkvi_hash_link(const struct pkvi_hash_keys *keys,
                              int32_t num_tokens,
                              const struct pkvi_digest *extra);
 
+/* XXH3-128 of `count` pieces of `size` bytes, `stride` bytes apart, as if they lay together: the
+ * checksum of what is stored. */
+void pkvi_checksum(const void *first,
+                   size_t size,
+                   int64_t stride,
+                   int32_t count,
+                   uint64_t seed,
+                   uint64_t checksum[2]);
+
 #endif
