@@ -56,8 +56,7 @@ struct attend_traits {
     static constexpr int query_slot_bytes = panels(head_class * 2) * tile_rows * 128;
     static constexpr int weight_bytes = key_warps > 1 ? panels(tile_keys * 2) * tile_rows * 128 : 0;
     /* Half weights are multiplied by 2^14, so that small ones do not vanish. */
-    static constexpr float weight_exponent =
-        std::is_same_v<weight_element, __half> ? 14.0f : 0.0f;
+    static constexpr float weight_exponent = std::is_same_v<weight_element, __half> ? 14.0f : 0.0f;
 };
 
 /* Two codes in the low 16 bits. */
@@ -92,7 +91,8 @@ template <class traits> struct attend {
     PKVI_WRAPPER attend(const attention_parameters &parameters,
                         pipe_shared<traits> &shared_part,
                         unsigned char *weight_memory)
-        : p(parameters), shared(shared_part), weights(weight_memory) {}
+        : p(parameters), shared(shared_part), weights(weight_memory) {
+    }
 
     PKVI_WRAPPER int row_of(int r) const {
         return warp_row + lane / 4 + 8 * r;
@@ -134,8 +134,8 @@ template <class traits> struct attend {
         if constexpr (traits::is_quantised) {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                const unsigned char *chunk = panel_chunk(query, traits::tile_rows, row_of(r),
-                                                         2 * step + (lane % 4) / 2);
+                const unsigned char *chunk =
+                    panel_chunk(query, traits::tile_rows, row_of(r), 2 * step + (lane % 4) / 2);
                 const uint2 four = simt::load_shared_8(chunk + (lane % 2) * 8);
 
                 a[r] = four.x;
@@ -190,7 +190,8 @@ template <class traits> struct attend {
 
     PKVI_WRAPPER void multiply_keys(float (&d)[4], const uint32_t (&a)[4], const uint32_t *b) {
         if constexpr (traits::is_quantised) {
-            simt::mma_m16n8k16<element>(d, a, widen<typename traits::cache, element>(b[0] & 0xffffu),
+            simt::mma_m16n8k16<element>(d, a,
+                                        widen<typename traits::cache, element>(b[0] & 0xffffu),
                                         widen<typename traits::cache, element>(b[0] >> 16));
         } else {
             simt::mma_m16n8k16<element>(d, a, b[0], b[1]);
@@ -257,9 +258,9 @@ template <class traits> struct attend {
             }
         }
         if constexpr (traits::num_key_warps > 1) {
-#if PKVI_PLANTED_BUG != 6
-            simt::sync_block();
-#endif
+            if constexpr (planted_bug != 6) {
+                simt::sync_block();
+            }
 #pragma unroll
             for (int r = 0; r < 2; r++) {
 #pragma unroll
@@ -303,11 +304,11 @@ template <class traits> struct attend {
                     scores[i][2 * r + h] = weight;
                 }
                 if constexpr (traits::num_key_warps > 1) {
-                    unsigned char *chunk = panel_chunk(weights, traits::tile_rows, row_of(r),
-                                                       key_of(i, 0) / 8);
-                    simt::store_shared_4(chunk + (lane % 4) * 4,
-                                         simt::pack2<weight_element>(scores[i][2 * r],
-                                                                     scores[i][2 * r + 1]));
+                    unsigned char *chunk =
+                        panel_chunk(weights, traits::tile_rows, row_of(r), key_of(i, 0) / 8);
+                    simt::store_shared_4(
+                        chunk + (lane % 4) * 4,
+                        simt::pack2<weight_element>(scores[i][2 * r], scores[i][2 * r + 1]));
                 }
             }
         }
@@ -353,19 +354,19 @@ template <class traits> struct attend {
                     simt::mma_m16n8k16<weight_element>(
                         output[i], a, widen<cache, weight_element>(keys_0 & 0xffffu),
                         widen<cache, weight_element>(keys_8 & 0xffffu));
-                    simt::mma_m16n8k16<weight_element>(
-                        output[i + 1], a, widen<cache, weight_element>(keys_0 >> 16),
-                        widen<cache, weight_element>(keys_8 >> 16));
+                    simt::mma_m16n8k16<weight_element>(output[i + 1], a,
+                                                       widen<cache, weight_element>(keys_0 >> 16),
+                                                       widen<cache, weight_element>(keys_8 >> 16));
                 } else {
                     uint32_t b[4];
                     unsigned char *row =
                         panel_chunk(values, traits::tile_keys, key, first_chunk + i + lane / 16);
 
-#if PKVI_PLANTED_BUG == 7
-                    simt::ldmatrix_x4(b, row);
-#else
-                    simt::ldmatrix_x4_trans(b, row);
-#endif
+                    if constexpr (planted_bug == 7) {
+                        simt::ldmatrix_x4(b, row);
+                    } else {
+                        simt::ldmatrix_x4_trans(b, row);
+                    }
                     simt::mma_m16n8k16<weight_element>(output[i], a, b[0], b[1]);
                     simt::mma_m16n8k16<weight_element>(output[i + 1], a, b[2], b[3]);
                 }
@@ -379,7 +380,8 @@ template <class traits> struct attend {
                                    unsigned char *query,
                                    unsigned char *stage) {
         const int32_t first_key = item.first_key + tile * traits::tile_keys;
-        const float *k_scales = shared.scales[tile_count % (traits::is_quantised ? scale_ring : 1)][0];
+        const float *k_scales =
+            shared.scales[tile_count % (traits::is_quantised ? scale_ring : 1)][0];
         unsigned char *values = traits::shares_keys ? stage : stage + traits::key_bytes;
 
         if (traits::num_key_warps == 1 &&
@@ -390,9 +392,9 @@ template <class traits> struct attend {
         finish_scores(item, first_key, k_scales);
         weigh(k_scales + traits::tile_keys);
         if constexpr (traits::num_key_warps > 1) {
-#if PKVI_PLANTED_BUG != 8
-            simt::sync_block();
-#endif
+            if constexpr (planted_bug != 8) {
+                simt::sync_block();
+            }
         }
         add_values(values);
     }
@@ -403,11 +405,9 @@ template <class traits> struct attend {
         for (int r = 0; r < 2; r++) {
             sum[r] += simt::shuffle_xor(sum[r], 1);
             sum[r] += simt::shuffle_xor(sum[r], 2);
-            if (traits::num_key_warps > 1 && lane % 4 == 0) {
-#if PKVI_PLANTED_BUG == 9
-                if (key_warp != 0)
-#endif
-                    shared.sums[key_warp][row_of(r)] = sum[r];
+            if (traits::num_key_warps > 1 && lane % 4 == 0 &&
+                !(planted_bug == 9 && key_warp == 0)) {
+                shared.sums[key_warp][row_of(r)] = sum[r];
             }
         }
         if constexpr (traits::num_key_warps > 1) {

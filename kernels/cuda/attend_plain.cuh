@@ -30,7 +30,8 @@ template <class cache> struct attend_plain {
                               const work &whole,
                               const row_view &row,
                               const float *query_row)
-        : p(parameters), item(whole), view(row), query(query_row) {}
+        : p(parameters), item(whole), view(row), query(query_row) {
+    }
 
     PKVI_WRAPPER pkvi_place place_of(int32_t key) const {
         const int32_t column = pkvi_column_of_position(key, p.block_size);
@@ -61,8 +62,8 @@ template <class cache> struct attend_plain {
             logit = p.softcap * simt::tanh_exact(logit / p.softcap);
         }
         if (p.alibi_slopes != nullptr) {
-            logit -= p.alibi_slopes[view.query_head] *
-                     fabsf(static_cast<float>(view.position - key));
+            logit -=
+                p.alibi_slopes[view.query_head] * fabsf(static_cast<float>(view.position - key));
         }
         return logit * log2_e;
     }
@@ -146,7 +147,7 @@ template <class cache> struct attend_plain {
 
 template <class cache>
 __global__ void __launch_bounds__(plain_warps * 32) attend_plain_kernel(attention_parameters p) {
-    PKVI_SHARED(float, queries, plain_warps * PKV_MAX_HEAD_SIZE);
+    PKVI_SHARED(float, queries, plain_warps *PKV_MAX_HEAD_SIZE);
     const int warp = simt::warp_index(), lane = simt::lane_index();
     const int32_t total = p.plan->num_items * p.num_kv_heads.divisor;
     float *query = queries + warp * PKV_MAX_HEAD_SIZE;
@@ -156,8 +157,7 @@ __global__ void __launch_bounds__(plain_warps * 32) attend_plain_kernel(attentio
         work item;
 
         read_work(p, index, 0, 32, item);
-        const float scale =
-            p.softmax_scale * common_scale(p.k_scale, p.k_scale_kind, item.head);
+        const float scale = p.softmax_scale * common_scale(p.k_scale, p.k_scale_kind, item.head);
         for (int row = warp; row < item.num_rows; row += plain_warps) {
             const row_view view = view_row(p, item, row);
             const float *source = reinterpret_cast<const float *>(p.query) +

@@ -30,9 +30,10 @@ cudaError_t launch_instance(const pkvi::attention_instance *instance,
 
         num_blocks = fitting < 1 ? 1 : fitting < num_blocks ? fitting : num_blocks;
     }
-    const simt::launch_shape shape = {
-        dim3(static_cast<unsigned>(num_blocks) * static_cast<unsigned>(limits->num_multiprocessors)),
-        dim3(static_cast<unsigned>(instance->num_threads)), bytes, stream, false};
+    const simt::launch_shape shape = {dim3(static_cast<unsigned>(num_blocks) *
+                                           static_cast<unsigned>(limits->num_multiprocessors)),
+                                      dim3(static_cast<unsigned>(instance->num_threads)), bytes,
+                                      stream, false};
     return simt::launch(instance->kernel, shape, *parameters);
 }
 
@@ -79,16 +80,15 @@ cudaError_t pkvi_cuda_attention(const struct pkvi_attention *op,
     }
     pkvi::fill_attention_parameters(op, &parameters);
     for (int32_t tile : tiles) {
-        const pkvi::attention_instance *instance = pkvi::find_attention_instance(
-            op->args.query.dtype, op->args.k_cache.dtype, op->cache.head_size,
-            op->cache.v_head_size, tile);
+        const pkvi::attention_instance *instance =
+            pkvi::find_attention_instance(op->args.query.dtype, op->args.k_cache.dtype,
+                                          op->cache.head_size, op->cache.v_head_size, tile);
         /* Not a single query token fits a small tile of a larger group, and so few rows as one
          * small tile holds never need a large one. */
-        const bool is_needed =
-            tile == PKVI_SMALL_TILE_ROWS
-                ? op->group_size <= PKVI_SMALL_TILE_ROWS
-                : op->num_tokens * op->group_size > PKVI_SMALL_TILE_ROWS ||
-                      op->args.query.dtype == PKV_DTYPE_FLOAT32;
+        const bool is_needed = tile == PKVI_SMALL_TILE_ROWS
+                                   ? op->group_size <= PKVI_SMALL_TILE_ROWS
+                                   : op->num_tokens * op->group_size > PKVI_SMALL_TILE_ROWS ||
+                                         op->args.query.dtype == PKV_DTYPE_FLOAT32;
 
         if (error == cudaSuccess && instance != nullptr && is_needed) {
             error = launch_instance(instance, limits, &parameters, stream);

@@ -52,9 +52,17 @@ inline attention_instance describe_instance() {
 }
 
 template <class cache> inline attention_instance describe_plain_instance() {
-    return {PKV_DTYPE_FLOAT32, cache::dtype, PKV_MAX_HEAD_SIZE, PKV_MAX_HEAD_SIZE,
-            false,             0,            plain_warps * 32,  attend_plain_kernel<typename cache::type>,
-            0,                 0,            0};
+    return {PKV_DTYPE_FLOAT32,
+            cache::dtype,
+            PKV_MAX_HEAD_SIZE,
+            PKV_MAX_HEAD_SIZE,
+            false,
+            0,
+            plain_warps * 32,
+            attend_plain_kernel<typename cache::type>,
+            0,
+            0,
+            0};
 }
 
 } // namespace pkvi

@@ -38,10 +38,10 @@ const attention_instance *find_attention_instance(pkv_dtype query_dtype,
     for (int32_t i = 0; i < count; i++) {
         const attention_instance &known = table[i];
         /* Shared keys are one layout, not a class: there is no padding in it. */
-        const bool fits = known.shares_keys ? head_size == known.max_head_size &&
-                                                  v_head_size == known.max_v_head_size
-                                            : head_size <= known.max_head_size &&
-                                                  v_head_size <= known.max_v_head_size;
+        const bool fits =
+            known.shares_keys
+                ? head_size == known.max_head_size && v_head_size == known.max_v_head_size
+                : head_size <= known.max_head_size && v_head_size <= known.max_v_head_size;
 
         if (known.query_dtype == query_dtype && known.kv_dtype == kv_dtype && fits &&
             known.tile_rows == (is_plain ? 0 : tile_rows)) {
@@ -120,9 +120,9 @@ const char *refuse_attention_views(const struct pkvi_attention *op) {
 static bool has_wide_rows(const pkv_tensor *cache) {
     const int64_t size = static_cast<int64_t>(pkv_dtype_size(cache->dtype));
 
-    return reinterpret_cast<uintptr_t>(cache->data) % 16 == 0 && cache->stride[0] * size % 16 == 0 &&
-           cache->stride[1] * size % 16 == 0 && cache->stride[2] * size % 16 == 0 &&
-           cache->shape[3] * size % 16 == 0;
+    return reinterpret_cast<uintptr_t>(cache->data) % 16 == 0 &&
+           cache->stride[0] * size % 16 == 0 && cache->stride[1] * size % 16 == 0 &&
+           cache->stride[2] * size % 16 == 0 && cache->shape[3] * size % 16 == 0;
 }
 
 static void fill_strides(const pkv_tensor &tensor, int64_t factor, int axes, int64_t *out) {

@@ -90,7 +90,7 @@ PKVI_WRAPPER float add_parts(const float *record,
 }
 
 __global__ void __launch_bounds__(merge_threads) merge_kernel(attention_parameters p) {
-    PKVI_SHARED(float, values, merge_warps * merge_columns * 32);
+    PKVI_SHARED(float, values, merge_warps *merge_columns * 32);
     PKVI_SHARED(float, sums, merge_warps);
     PKVI_SHARED(int32_t, found, 1);
     const int32_t query_head = static_cast<int32_t>(blockIdx.x);
@@ -115,8 +115,7 @@ __global__ void __launch_bounds__(merge_threads) merge_kernel(attention_paramete
             static_cast<int64_t>(token - request.query_start) * p.group_size.divisor + query_head -
             head * p.group_size.divisor;
         const float *record = partial_record(p, request.first_partial_row + row, head);
-        const int64_t step =
-            rows * p.num_kv_heads.divisor * pkvi_partial_floats(p.v_head_size);
+        const int64_t step = rows * p.num_kv_heads.divisor * pkvi_partial_floats(p.v_head_size);
         const float maximum = find_maximum(record, step, num_parts, p.v_head_size);
         const float sum =
             add_parts(record, step, num_parts, p.v_head_size, maximum, values + warp * pitch);
@@ -124,9 +123,9 @@ __global__ void __launch_bounds__(merge_threads) merge_kernel(attention_paramete
         if (simt::lane_index() == 0) {
             sums[warp] = sum;
         }
-#if PKVI_PLANTED_BUG != 10
-        simt::sync_block();
-#endif
+        if constexpr (planted_bug != 10) {
+            simt::sync_block();
+        }
         const float total = (sums[0] + sums[1]) + (sums[2] + sums[3]);
         const float factor = finish_row(p, token, query_head, maximum, total, threadIdx.x == 0);
         for (int32_t column = 2 * static_cast<int32_t>(threadIdx.x); column < p.v_head_size;
@@ -136,8 +135,8 @@ __global__ void __launch_bounds__(merge_threads) merge_kernel(attention_paramete
             for (int h = 0; h < 2; h++) {
                 const float *value = values + column + h;
 
-                pair[h] = ((value[0] + value[pitch]) + (value[2 * pitch] + value[3 * pitch])) *
-                          factor;
+                pair[h] =
+                    ((value[0] + value[pitch]) + (value[2 * pitch] + value[3 * pitch])) * factor;
             }
             store_pair(p, token, query_head, column, total == 0.0f ? 0.0f : pair[0],
                        total == 0.0f ? 0.0f : pair[1]);
@@ -286,7 +285,8 @@ cudaError_t pkvi_cuda_merge_states(const struct pkvi_merge *op, cudaStream_t str
         }
     }
     parameters.output = static_cast<unsigned char *>(args.output.data);
-    parameters.lse = args.lse.dtype == PKV_DTYPE_NONE ? nullptr : static_cast<float *>(args.lse.data);
+    parameters.lse =
+        args.lse.dtype == PKV_DTYPE_NONE ? nullptr : static_cast<float *>(args.lse.data);
     for (int axis = 0; axis < 2; axis++) {
         parameters.output_stride[axis] = args.output.stride[axis];
         parameters.lse_stride[axis] = args.lse.stride[axis];

@@ -64,7 +64,7 @@ template <class traits> struct pipe {
     unsigned char *stages, *queries;
     stream_cursor table = {0, 0, 0}, loaded = {0, 0, 0}, computed = {0, 0, 0};
     int32_t load_stage = 0, compute_stage = 0, load_slot = 0, compute_slot = 0;
-    int32_t num_known = 0; /* items that all threads may look at */
+    int32_t num_known = 0;                                 /* items that all threads may look at */
     int32_t next_index = static_cast<int32_t>(blockIdx.x); /* of the first warp: where it reads */
     int32_t num_read = 0, parity = 0;
     pkv_block_id entry = 0;
@@ -74,7 +74,8 @@ template <class traits> struct pipe {
                       pipe_shared<traits> &shared_part,
                       unsigned char *stage_memory,
                       unsigned char *query_memory)
-        : p(parameters), shared(shared_part), stages(stage_memory), queries(query_memory) {}
+        : p(parameters), shared(shared_part), stages(stage_memory), queries(query_memory) {
+    }
 
     PKVI_WRAPPER const work &item_at(int32_t index) const {
         return shared.items[index % work_ring];
@@ -91,10 +92,9 @@ template <class traits> struct pipe {
             const int64_t index =
                 next_index + static_cast<int64_t>(lane) * static_cast<int64_t>(gridDim.x);
             work item;
-            const bool is_ours =
-                lane < work_batch && index < total &&
-                read_work(p, static_cast<int32_t>(index), traits::tile_rows, traits::tile_keys,
-                          item);
+            const bool is_ours = lane < work_batch && index < total &&
+                                 read_work(p, static_cast<int32_t>(index), traits::tile_rows,
+                                           traits::tile_keys, item);
             const uint32_t ours = simt::ballot(is_ours);
             const uint32_t before = ours & ((1u << lane) - 1u);
 
@@ -115,15 +115,11 @@ template <class traits> struct pipe {
     /* Read the table's entry of this thread's key of the tile at `table`. */
     PKVI_WRAPPER void stage_entry() {
         const work &item = item_at(table.item);
-        const int32_t key = item.first_key + table.tile * traits::tile_keys +
-                            static_cast<int32_t>(threadIdx.x);
+        const int32_t key =
+            item.first_key + table.tile * traits::tile_keys + static_cast<int32_t>(threadIdx.x);
 
         entry = 0;
-#if PKVI_PLANTED_BUG == 2
-        if (threadIdx.x < traits::tile_keys && key <= item.end_key) {
-#else
-        if (threadIdx.x < traits::tile_keys && key < item.end_key) {
-#endif
+        if (threadIdx.x < traits::tile_keys && key < item.end_key + (planted_bug == 2)) {
             entry = p.block_table[item.table_row * p.block_table_stride +
                                   pkvi_column_of_position(key, p.block_size)];
         }
@@ -140,18 +136,14 @@ template <class traits> struct pipe {
         if (index < traits::tile_keys) {
             const pkvi_place place = pkvi_place_in_column(
                 entry, pkvi_column_of_position(key, p.block_size), key, p.block_size);
-#if PKVI_PLANTED_BUG == 2
-            const bool is_key = key <= item.end_key;
-#else
-            const bool is_key = key < item.end_key;
-#endif
+            const bool is_key = key < item.end_key + (planted_bug == 2);
             key_place &out = shared.places[table.count % place_ring][index];
 
             out.key = is_key ? pkvi_place_element(place, item.head, p.k_stride) : -1;
             out.value = is_key ? pkvi_place_element(place, item.head, p.v_stride) : -1;
-#if PKVI_PLANTED_BUG == 3
-            out.key = is_key ? static_cast<uint32_t>(out.key) : -1;
-#endif
+            if constexpr (planted_bug == 3) {
+                out.key = is_key ? static_cast<uint32_t>(out.key) : -1;
+            }
             if constexpr (traits::is_quantised) {
                 copy_scale(0, p.k_scale, p.k_scale_kind, p.k_scale_stride, place, is_key);
                 copy_scale(1, p.v_scale, p.v_scale_kind, p.v_scale_stride, place, is_key);
@@ -171,9 +163,8 @@ template <class traits> struct pipe {
             const int64_t element =
                 is_key ? pkvi_place_element(place, item_at(table.item).head, stride) : 0;
 
-            simt::copy_async_4(
-                &shared.scales[table.count % scale_ring][which][threadIdx.x], scale + element,
-                is_key ? 4 : 0);
+            simt::copy_async_4(&shared.scales[table.count % scale_ring][which][threadIdx.x],
+                               scale + element, is_key ? 4 : 0);
         }
     }
 
@@ -202,8 +193,8 @@ template <class traits> struct pipe {
             const int32_t row = i / traits::query_chunks, chunk = i % traits::query_chunks;
             const row_view view = view_row(p, item, row);
             const bool is_there = row < item.num_rows && chunk * 8 < p.head_size;
-            const int64_t element = view.token * p.query_stride[0] +
-                                    view.query_head * p.query_stride[1] + chunk * 8;
+            const int64_t element =
+                view.token * p.query_stride[0] + view.query_head * p.query_stride[1] + chunk * 8;
 
             simt::copy_async_16(panel_chunk(slot, traits::tile_rows, row, chunk),
                                 p.query + (is_there ? element * 2 : 0), is_there ? 16 : 0);
@@ -226,8 +217,8 @@ template <class traits> struct pipe {
              i < traits::tile_keys * traits::key_chunks; i += traits::num_threads) {
             const int32_t row = i / traits::key_chunks, chunk = i % traits::key_chunks;
 
-            copy_chunk(panel_chunk(keys, traits::tile_keys, row, chunk), p.k_cache,
-                       places[row].key, chunk, key_row);
+            copy_chunk(panel_chunk(keys, traits::tile_keys, row, chunk), p.k_cache, places[row].key,
+                       chunk, key_row);
         }
         for (int32_t i = static_cast<int32_t>(threadIdx.x);
              !traits::shares_keys && i < traits::tile_keys * traits::value_chunks;
@@ -260,22 +251,16 @@ template <class traits> struct pipe {
     PKVI_WRAPPER bool pipe_wait() {
         const int32_t num_younger = loaded.count - computed.count - 1;
 
-#if PKVI_PLANTED_BUG == 4
-        if (num_younger >= 0) {
-            simt::copy_async_wait<1>();
-        }
-#else
         if (num_younger >= 2) {
             simt::copy_async_wait<2>();
-        } else if (num_younger == 1) {
+        } else if (num_younger == 1 || planted_bug == 4) {
             simt::copy_async_wait<1>();
         } else {
             simt::copy_async_wait<0>();
         }
-#endif
-#if PKVI_PLANTED_BUG == 5
-        produce();
-#endif
+        if constexpr (planted_bug == 5) {
+            produce();
+        }
         simt::sync_block();
         return num_younger >= 0;
     }
