@@ -122,18 +122,12 @@ void named_barrier(int id, int num_threads, bool waits, site where) {
 
 /* ---- Collectives */
 
-void run_collective(collective function,
-                    const char *name,
-                    uint32_t mask,
-                    void *argument,
-                    bool orders_memory,
-                    site where) {
-    block_state &b = g_block;
-    thread &self = *b.current;
+/* Refuse a call of the running thread that the other lanes of its warp contradict. */
+static void check_collective(collective function, const char *name, uint32_t mask, site where) {
+    const block_state &b = g_block;
+    const thread &self = *b.current;
     const unsigned warp = self.linear / 32;
-    lane_calls calls = {};
 
-    b.counts.num_collectives++;
     if ((mask & lane_bit(self)) == 0) {
         fail(where, "%s: the calling lane %u is not in its mask %08x", name, self.linear % 32,
              mask);
@@ -159,7 +153,21 @@ void run_collective(collective function,
                  self.linear % 32, name, mask, lane, other.name, other.mask, describe(other.where));
         }
     }
+}
 
+void run_collective(collective function,
+                    const char *name,
+                    uint32_t mask,
+                    void *argument,
+                    bool orders_memory,
+                    site where) {
+    block_state &b = g_block;
+    thread &self = *b.current;
+    const unsigned warp = self.linear / 32;
+    lane_calls calls = {};
+
+    b.counts.num_collectives++;
+    check_collective(function, name, mask, where);
     self.function = function;
     self.name = name;
     self.mask = mask;
