@@ -16,12 +16,35 @@
 #include "support/attention_table.h"
 #include "support/test_devices.h"
 
+/* Whether the device says that it computes the run's shape; a test of another one is skipped. */
+static bool is_supported(const struct test_device *device, const struct attention_run *run) {
+    const pkv_attention_shape shape = {.struct_size = sizeof shape,
+                                       .num_query_heads = run->c.num_query_heads,
+                                       .num_kv_heads = run->c.num_kv_heads,
+                                       .head_size = run->c.head_size,
+                                       .v_head_size = run->c.v_head_size,
+                                       .block_size = run->c.block_size,
+                                       .query_dtype = run->c.query_dtype,
+                                       .kv_dtype = run->c.kv_dtype};
+    const char *reason;
+    bool answer = pkv_attention_supports(device->device, &shape, &reason);
+
+    if (!answer) {
+        print_message("skipped: %s\n", reason);
+    }
+    return answer;
+}
+
 static void check_case(const struct test_device *device, const void *context) {
     const struct attention_case *c = context;
     struct attention_run run;
     struct attention_error error;
 
     attention_run_create(&run, c, device->memory);
+    if (!is_supported(device, &run)) {
+        attention_run_destroy(&run);
+        skip();
+    }
     pkv_status status = attention_run_execute(&run, device->device);
     if (status != PKV_OK) {
         print_error("%s: %s\n", pkv_status_name(status), pkv_device_last_error(device->device));

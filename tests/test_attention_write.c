@@ -276,11 +276,38 @@ static void check_query(const struct write_run *run) {
     }
 }
 
+/* Run on the device's memory. */
+static pkv_status execute(const struct write_run *run, const struct test_device *device) {
+    pkv_write_kv_args args = run->args;
+    pkv_tensor *sources[] = {&args.key, &args.key_tail, &args.value, &args.query};
+    pkv_tensor *caches[] = {&args.k_cache, &args.v_cache};
+    pkv_tensor *scales[] = {&args.k_scale, &args.v_scale};
+    size_t num_scales = NUM_BLOCKS * NUM_HEADS * BLOCK_SIZE;
+    size_t num_angles = (size_t)(args.cos.shape[0] * args.cos.shape[1]);
+    struct device_twins twins;
+
+    device_twins_open(&twins, device);
+    for (int i = 0; i < 4; i++) {
+        sources[i]->data = device_twins_write(&twins, run->sources[i], run->source_sizes[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        caches[i]->data = device_twins_write(&twins, run->caches[i], run->cache_sizes[i]);
+        scales[i]->data = device_twins_write(&twins, run->scales[i], num_scales * sizeof(float));
+    }
+    args.slot_mapping = device_twins_read(&twins, run->slots, sizeof run->slots);
+    if (args.positions != NULL) {
+        args.positions = device_twins_read(&twins, run->positions, sizeof run->positions);
+        args.cos.data = device_twins_read(&twins, run->cos, num_angles * sizeof(float));
+        args.sin.data = device_twins_read(&twins, run->sin, num_angles * sizeof(float));
+    }
+    return device_twins_close(&twins, pkv_write_kv(device->device, &args, NULL));
+}
+
 static void check_write(const struct test_device *device, const void *context) {
     struct write_run run;
 
     open_run(&run, context);
-    pkv_status status = pkv_write_kv(device->device, &run.args, NULL);
+    pkv_status status = execute(&run, device);
     if (status != PKV_OK) {
         print_error("%s\n", pkv_device_last_error(device->device));
     }
@@ -305,30 +332,32 @@ static void check_refusals(const struct test_device *device, const void *context
 
     (void)context;
     open_run(&run, &c);
-    run.slots[30] = NUM_BLOCKS * BLOCK_SIZE;
-    assert_int_equal(pkv_write_kv(device->device, &run.args, NULL), PKV_ERROR_INVALID_ARGUMENT);
-    run.slots[30] = -2;
-    assert_int_equal(pkv_write_kv(device->device, &run.args, NULL), PKV_ERROR_INVALID_ARGUMENT);
-    run.slots[30] = 20;
-    run.positions[30] = 300000;
-    assert_int_equal(pkv_write_kv(device->device, &run.args, NULL), PKV_ERROR_INVALID_ARGUMENT);
-    assert_non_null(strstr(pkv_device_last_error(device->device), "positions[30]"));
-    run.positions[30] = 3;
+    if (device->memory == NULL) { /* else the host cannot see them */
+        run.slots[30] = NUM_BLOCKS * BLOCK_SIZE;
+        assert_int_equal(execute(&run, device), PKV_ERROR_INVALID_ARGUMENT);
+        run.slots[30] = -2;
+        assert_int_equal(execute(&run, device), PKV_ERROR_INVALID_ARGUMENT);
+        run.slots[30] = 20;
+        run.positions[30] = 300000;
+        assert_int_equal(execute(&run, device), PKV_ERROR_INVALID_ARGUMENT);
+        assert_non_null(strstr(pkv_device_last_error(device->device), "positions[30]"));
+        run.positions[30] = 3;
+    }
     run.args.rotary_offset = 12;
-    assert_int_equal(pkv_write_kv(device->device, &run.args, NULL), PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(execute(&run, device), PKV_ERROR_INVALID_ARGUMENT);
     run.args.rotary_offset = 0;
     run.args.key.shape[1] = NUM_HEADS - 1;
-    assert_int_equal(pkv_write_kv(device->device, &run.args, NULL), PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(execute(&run, device), PKV_ERROR_INVALID_ARGUMENT);
     assert_non_null(strstr(pkv_device_last_error(device->device), "num_kv_heads"));
     run.args.key.shape[1] = NUM_HEADS;
     run.args.k_cache.dtype = run.args.v_cache.dtype = PKV_DTYPE_FLOAT16;
     run.args.key.dtype = run.args.value.dtype = PKV_DTYPE_BFLOAT16;
-    assert_int_equal(pkv_write_kv(device->device, &run.args, NULL), PKV_ERROR_UNSUPPORTED);
+    assert_int_equal(execute(&run, device), PKV_ERROR_UNSUPPORTED);
     assert_memory_equal(run.before[0], run.caches[0], run.cache_sizes[0]);
     assert_memory_equal(run.before[1], run.caches[1], run.cache_sizes[1]);
     run.args.key.shape[0] = run.args.value.shape[0] = 0; /* no tokens: nothing to do */
     run.args.key.dtype = run.args.value.dtype = PKV_DTYPE_FLOAT16;
-    assert_int_equal(pkv_write_kv(device->device, &run.args, NULL), PKV_OK);
+    assert_int_equal(execute(&run, device), PKV_OK);
     close_run(&run);
 }
 

@@ -41,6 +41,51 @@ static unsigned char *block_of(unsigned char *pool, int layer, int block) {
     return pool + (size_t)(layer * BLOCKS + block) * BLOCK_STRIDE;
 }
 
+/* The operations on the device's own memory; with `to_host` a swap's target stays on the host. */
+static pkv_status run_copy(const struct test_device *device,
+                           pkv_tensor view,
+                           const pkv_block_copy *pairs,
+                           int32_t count) {
+    struct device_twins twins;
+
+    device_twins_open(&twins, device);
+    view.data = device_twins_write(&twins, view.data, POOL_SIZE);
+    return device_twins_close(&twins, pkv_copy_blocks(device->device, &view, pairs, count, NULL));
+}
+
+static pkv_status run_swap(const struct test_device *device,
+                           pkv_tensor from,
+                           pkv_tensor to,
+                           const pkv_block_copy *pairs,
+                           int32_t count,
+                           bool to_host) {
+    struct device_twins twins;
+    bool is_same = from.data == to.data;
+
+    device_twins_open(&twins, device);
+    from.data = device_twins_write(&twins, from.data, POOL_SIZE);
+    if (is_same) {
+        to.data = from.data;
+    } else if (!to_host) {
+        to.data = device_twins_write(&twins, to.data, POOL_SIZE);
+    }
+    return device_twins_close(&twins,
+                              pkv_swap_blocks(device->device, &from, &to, pairs, count, NULL));
+}
+
+static pkv_status run_fill(const struct test_device *device,
+                           pkv_tensor view,
+                           const pkv_block_id *block_ids,
+                           int32_t count,
+                           pkv_fill fill) {
+    struct device_twins twins;
+
+    device_twins_open(&twins, device);
+    view.data = device_twins_write(&twins, view.data, POOL_SIZE);
+    return device_twins_close(&twins,
+                              pkv_fill_blocks(device->device, &view, block_ids, count, fill, NULL));
+}
+
 static void copies(const struct test_device *device, const void *context) {
     unsigned char *pool = make_pool(1), *wanted = make_pool(1);
     pkv_tensor view = pool_view(pool);
@@ -53,9 +98,9 @@ static void copies(const struct test_device *device, const void *context) {
                    block_of(wanted, layer, pairs[i].source), BLOCK_BYTES);
         }
     }
-    assert_int_equal(pkv_copy_blocks(device->device, &view, pairs, 4, NULL), PKV_OK);
+    assert_int_equal(run_copy(device, view, pairs, 4), PKV_OK);
     assert_memory_equal(pool, wanted, POOL_SIZE);
-    assert_int_equal(pkv_copy_blocks(device->device, &view, NULL, 0, NULL), PKV_OK);
+    assert_int_equal(run_copy(device, view, NULL, 0), PKV_OK);
     guarded_release(pool, POOL_SIZE);
     guarded_release(wanted, POOL_SIZE);
 }
@@ -74,17 +119,13 @@ static void bad_copies(const struct test_device *device, const void *context) {
 
     (void)context;
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
-        assert_int_equal(pkv_copy_blocks(device->device, &view, lists[i], 3, NULL),
-                         PKV_ERROR_INVALID_ARGUMENT);
+        assert_int_equal(run_copy(device, view, lists[i], 3), PKV_ERROR_INVALID_ARGUMENT);
         assert_non_null(strstr(pkv_device_last_error(device->device), "copies["));
     }
-    assert_int_equal(pkv_copy_blocks(device->device, &view, lists[0], PKV_MAX_BLOCK_LIST + 1, NULL),
-                     PKV_ERROR_LIMIT);
-    assert_int_equal(pkv_copy_blocks(device->device, &view, NULL, 3, NULL),
-                     PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(run_copy(device, view, lists[0], PKV_MAX_BLOCK_LIST + 1), PKV_ERROR_LIMIT);
+    assert_int_equal(run_copy(device, view, NULL, 3), PKV_ERROR_INVALID_ARGUMENT);
     view.stride[1] = BLOCK_BYTES - 1; /* blocks that overlap */
-    assert_int_equal(pkv_copy_blocks(device->device, &view, lists[0], 1, NULL),
-                     PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(run_copy(device, view, lists[0], 1), PKV_ERROR_INVALID_ARGUMENT);
     assert_memory_equal(pool, wanted, POOL_SIZE);
     guarded_release(pool, POOL_SIZE);
     guarded_release(wanted, POOL_SIZE);
@@ -96,23 +137,20 @@ static void swaps(const struct test_device *device, const void *context) {
     /* Runs in both directions, one source twice, the whole target pool but the null block. */
     const pkv_block_copy pairs[] = {{1, 1}, {2, 2}, {3, 3}, {7, 6}, {6, 7}, {7, 5}, {0, 4}};
     const pkv_block_copy doubled[] = {{1, 1}, {2, 1}};
+    bool to_host = context != NULL;
 
-    (void)context;
     for (int layer = 0; layer < LAYERS; layer++) {
         for (int i = 0; i < 7; i++) {
             memcpy(block_of(wanted, layer, pairs[i].target),
                    block_of(source, layer, pairs[i].source), BLOCK_BYTES);
         }
     }
-    assert_int_equal(pkv_swap_blocks(device->device, &from, &to, pairs, 7, NULL), PKV_OK);
+    assert_int_equal(run_swap(device, from, to, pairs, 7, to_host), PKV_OK);
     assert_memory_equal(target, wanted, POOL_SIZE);
-    assert_int_equal(pkv_swap_blocks(device->device, &from, &to, doubled, 2, NULL),
-                     PKV_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(pkv_swap_blocks(device->device, &from, &from, pairs, 7, NULL),
-                     PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(run_swap(device, from, to, doubled, 2, to_host), PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(run_swap(device, from, from, pairs, 7, to_host), PKV_ERROR_INVALID_ARGUMENT);
     to.shape[2] = 512;
-    assert_int_equal(pkv_swap_blocks(device->device, &from, &to, pairs, 7, NULL),
-                     PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(run_swap(device, from, to, pairs, 7, to_host), PKV_ERROR_INVALID_ARGUMENT);
     assert_memory_equal(target, wanted, POOL_SIZE);
     guarded_release(source, POOL_SIZE);
     guarded_release(target, POOL_SIZE);
@@ -130,16 +168,11 @@ static void fills(const struct test_device *device, const void *context) {
         memset(block_of(wanted, layer, 3), 0, BLOCK_BYTES);
         memset(block_of(wanted, layer, 1), 0xff, BLOCK_BYTES);
     }
-    assert_int_equal(pkv_fill_blocks(device->device, &view, zeroed, 3, PKV_FILL_ZERO, NULL),
-                     PKV_OK);
-    assert_int_equal(pkv_fill_blocks(device->device, &view, poisoned, 1, PKV_FILL_POISON, NULL),
-                     PKV_OK);
-    assert_int_equal(pkv_fill_blocks(device->device, &view, bad, 2, PKV_FILL_ZERO, NULL),
-                     PKV_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(pkv_fill_blocks(device->device, &view, far, 2, PKV_FILL_ZERO, NULL),
-                     PKV_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(pkv_fill_blocks(device->device, &view, zeroed, 3, (pkv_fill)2, NULL),
-                     PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(run_fill(device, view, zeroed, 3, PKV_FILL_ZERO), PKV_OK);
+    assert_int_equal(run_fill(device, view, poisoned, 1, PKV_FILL_POISON), PKV_OK);
+    assert_int_equal(run_fill(device, view, bad, 2, PKV_FILL_ZERO), PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(run_fill(device, view, far, 2, PKV_FILL_ZERO), PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(run_fill(device, view, zeroed, 3, (pkv_fill)2), PKV_ERROR_INVALID_ARGUMENT);
     assert_memory_equal(pool, wanted, POOL_SIZE);
     guarded_release(pool, POOL_SIZE);
     guarded_release(wanted, POOL_SIZE);
@@ -188,6 +221,25 @@ static void expect_gathered(const struct attention_run *run,
     expect_row(run, request, position, 1, &args->value, token);
 }
 
+static pkv_status run_gather(const struct test_device *device,
+                             const pkv_gather_args *given,
+                             size_t key_size,
+                             size_t value_size) {
+    pkv_gather_args args = *given;
+    size_t num_requests = (size_t)args.num_requests;
+    struct device_twins twins;
+
+    device_twins_open(&twins, device);
+    args.key.data = device_twins_write(&twins, args.key.data, key_size);
+    args.value.data = device_twins_write(&twins, args.value.data, value_size);
+    args.rows = device_twins_read(&twins, args.rows, num_requests * sizeof(int32_t));
+    args.first_positions =
+        device_twins_read(&twins, args.first_positions, num_requests * sizeof(int32_t));
+    args.key_start_loc =
+        device_twins_read(&twins, args.key_start_loc, (num_requests + 1) * sizeof(int32_t));
+    return device_twins_close(&twins, pkv_gather(device->device, &args, NULL));
+}
+
 /* Gather the content of an attention case and compare it with the content itself. */
 static void check_gather(const struct test_device *device,
                          pkv_dtype kv,
@@ -206,7 +258,7 @@ static void check_gather(const struct test_device *device,
     const int64_t key_shape[] = {96, 2, 40}, value_shape[] = {96, 2, 24};
     struct attention_run run;
 
-    attention_run_create(&run, &c, NULL);
+    attention_run_create(&run, &c, device->memory);
     size_t key_size = 96 * 2 * 40 * pkv_dtype_size(out);
     size_t value_size = 96 * 2 * 24 * pkv_dtype_size(out);
     void *key = guarded_allocate(key_size, 0xa5), *value = guarded_allocate(value_size, 0xa5);
@@ -223,14 +275,16 @@ static void check_gather(const struct test_device *device,
                             .rows = run.rows,
                             .first_positions = first,
                             .key_start_loc = starts};
-    assert_int_equal(pkv_gather(device->device, &args, NULL), PKV_OK);
+    assert_int_equal(run_gather(device, &args, key_size, value_size), PKV_OK);
     for (int i = 0; i < 3; i++) {
         for (int64_t t = starts[i]; t < starts[i + 1]; t++) {
             expect_gathered(&run, i, first[i] + t - starts[i], &args, t);
         }
     }
     args.key.shape[0] = args.value.shape[0] = 95; /* one row too few */
-    assert_int_equal(pkv_gather(device->device, &args, NULL), PKV_ERROR_INVALID_ARGUMENT);
+    if (device->memory == NULL) {                 /* else the host cannot see key_start_loc */
+        assert_int_equal(pkv_gather(device->device, &args, NULL), PKV_ERROR_INVALID_ARGUMENT);
+    }
     guarded_release(key, key_size);
     guarded_release(value, value_size);
     attention_run_destroy(&run);
@@ -243,6 +297,15 @@ static void gathers(const struct test_device *device, const void *context) {
     check_gather(device, PKV_DTYPE_FLOAT8_E4M3, PKV_DTYPE_BFLOAT16, CASE_SCALE_TENSOR);
     check_gather(device, PKV_DTYPE_FLOAT8_E4M3, PKV_DTYPE_FLOAT16, CASE_SCALE_TOKEN);
     check_gather(device, PKV_DTYPE_INT8, PKV_DTYPE_FLOAT32, CASE_SCALE_HEAD);
+}
+
+static pkv_status run_update(const struct test_device *device, const pkv_table_args *given) {
+    pkv_table_args args = *given;
+    struct device_twins twins;
+
+    device_twins_open(&twins, device);
+    args.block_table = device_twins_write(&twins, args.block_table, 4 * 6 * sizeof(pkv_block_id));
+    return device_twins_close(&twins, pkv_update_block_table(device->device, &args, NULL));
 }
 
 static void table_updates(const struct test_device *device, const void *context) {
@@ -264,14 +327,28 @@ static void table_updates(const struct test_device *device, const void *context)
     wanted[0] = 9;
     wanted[3 * 6 + 4] = 8;
     wanted[6 + 2] = 0;
-    assert_int_equal(pkv_update_block_table(device->device, &args, NULL), PKV_OK);
+    assert_int_equal(run_update(device, &args), PKV_OK);
     assert_memory_equal(table, wanted, sizeof table);
     args.updates = bad;
     args.num_updates = 2;
-    assert_int_equal(pkv_update_block_table(device->device, &args, NULL),
-                     PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(run_update(device, &args), PKV_ERROR_INVALID_ARGUMENT);
     assert_non_null(strstr(pkv_device_last_error(device->device), "updates[1]"));
     assert_memory_equal(table, wanted, sizeof table);
+}
+
+static pkv_status run_mapping(const struct test_device *device,
+                              const pkv_slot_mapping_args *given) {
+    pkv_slot_mapping_args args = *given;
+    struct device_twins twins;
+
+    device_twins_open(&twins, device);
+    args.block_table = device_twins_read(&twins, args.block_table, 9 * sizeof(pkv_block_id));
+    args.rows = device_twins_read(&twins, args.rows, 3 * sizeof(int32_t));
+    args.seq_lens = device_twins_read(&twins, args.seq_lens, 3 * sizeof(int32_t));
+    args.query_start_loc = device_twins_read(&twins, args.query_start_loc, 4 * sizeof(int32_t));
+    args.positions = device_twins_read(&twins, args.positions, 6 * sizeof(int64_t));
+    args.slot_mapping = device_twins_write(&twins, args.slot_mapping, 8 * sizeof(int64_t));
+    return device_twins_close(&twins, pkv_compute_slot_mapping(device->device, &args, NULL));
 }
 
 static void slot_mappings(const struct test_device *device, const void *context) {
@@ -296,19 +373,17 @@ static void slot_mappings(const struct test_device *device, const void *context)
     const int64_t wanted_given[] = {20, -1, 16, 19, -1, -1, -1, -1};
 
     (void)context;
-    assert_int_equal(pkv_compute_slot_mapping(device->device, &args, NULL), PKV_OK);
+    assert_int_equal(run_mapping(device, &args), PKV_OK);
     assert_memory_equal(slots, wanted, sizeof slots);
     args.positions = positions;
     args.seq_lens = NULL;
-    assert_int_equal(pkv_compute_slot_mapping(device->device, &args, NULL), PKV_OK);
+    assert_int_equal(run_mapping(device, &args), PKV_OK);
     assert_memory_equal(slots, wanted_given, sizeof slots);
     args.block_size = 257;
-    assert_int_equal(pkv_compute_slot_mapping(device->device, &args, NULL),
-                     PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(run_mapping(device, &args), PKV_ERROR_INVALID_ARGUMENT);
     args.block_size = 4;
     args.rows = NULL;
-    assert_int_equal(pkv_compute_slot_mapping(device->device, &args, NULL),
-                     PKV_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(run_mapping(device, &args), PKV_ERROR_INVALID_ARGUMENT);
 }
 
 int main(void) {
@@ -316,6 +391,7 @@ int main(void) {
         {"copies", copies, NULL},
         {"bad copies change nothing", bad_copies, NULL},
         {"swaps", swaps, NULL},
+        {"swaps to the host", swaps, ""},
         {"fills stay inside the block", fills, NULL},
         {"gathers", gathers, NULL},
         {"table updates", table_updates, NULL},

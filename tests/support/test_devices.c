@@ -12,6 +12,63 @@
 
 #include <cmocka.h>
 
+#ifdef TEST_CUDA
+#include <cuda_runtime_api.h>
+
+#include <pagedkv/cuda.h>
+
+/* ---- Builds for a CUDA device, real or executed on the processor, list that device alone */
+
+static void require(cudaError_t error, const char *what) {
+    if (error != cudaSuccess) {
+        (void)fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+        abort();
+    }
+}
+
+static void *cuda_allocate(void *context, size_t size) {
+    void *memory = NULL;
+
+    (void)context;
+    require(cudaMalloc(&memory, size == 0 ? 1 : size), "cudaMalloc");
+    return memory;
+}
+
+static void cuda_release(void *context, void *memory, size_t size) {
+    (void)context;
+    (void)size;
+    require(cudaFree(memory), "cudaFree");
+}
+
+static void cuda_copy(void *context, void *target, const void *source, size_t size) {
+    (void)context;
+    require(cudaMemcpy(target, source, size, cudaMemcpyDefault), "cudaMemcpy");
+}
+
+static const struct attention_memory cuda_memory = {cuda_allocate, cuda_release, cuda_copy,
+                                                    cuda_copy, NULL};
+static char cuda_reason[256];
+
+static void keep_reason(void *context, int level, const char *message) {
+    (void)context;
+    (void)level;
+    (void)snprintf(cuda_reason, sizeof cuda_reason, "%s", message);
+}
+
+int test_devices_open(struct test_device *devices, int32_t num_threads) {
+    pkv_cuda_config config = {.struct_size = sizeof config, .log = keep_reason};
+
+    (void)num_threads;
+    memset(devices, 0, sizeof *devices);
+    devices->name = "cuda";
+    devices->memory = &cuda_memory;
+    if (pkv_device_create_cuda(&config, &devices->device) != PKV_OK) {
+        devices->device = NULL;
+        devices->reason = cuda_reason;
+    }
+    return 1;
+}
+#else
 int test_devices_open(struct test_device *devices, int32_t num_threads) {
     static const struct {
         const char *name;
@@ -48,6 +105,7 @@ int test_devices_open(struct test_device *devices, int32_t num_threads) {
     }
     return count;
 }
+#endif
 
 void test_devices_close(struct test_device *devices, int count) {
     for (int i = 0; i < count; i++) {
@@ -55,6 +113,53 @@ void test_devices_close(struct test_device *devices, int count) {
         devices[i].device = NULL;
     }
 }
+
+/* ---- Twins */
+
+void device_twins_open(struct device_twins *twins, const struct test_device *device) {
+    memset(twins, 0, sizeof *twins);
+    twins->device = device;
+}
+
+static void *add_twin(struct device_twins *twins, const void *read, void *write, size_t size) {
+    const struct attention_memory *memory = twins->device->memory;
+    const void *host = write != NULL ? write : read;
+
+    if (memory == NULL || host == NULL) {
+        return (void *)(uintptr_t)host;
+    }
+    assert_true(twins->count < TEST_MAX_TWINS);
+    void *twin = memory->allocate(memory->context, size);
+    memory->upload(memory->context, twin, host, size);
+    twins->entries[twins->count].host = write;
+    twins->entries[twins->count].twin = twin;
+    twins->entries[twins->count++].size = size;
+    return twin;
+}
+
+void *device_twins_read(struct device_twins *twins, const void *host, size_t size) {
+    return add_twin(twins, host, NULL, size);
+}
+
+void *device_twins_write(struct device_twins *twins, void *host, size_t size) {
+    return add_twin(twins, NULL, host, size);
+}
+
+pkv_status device_twins_close(struct device_twins *twins, pkv_status status) {
+    const struct attention_memory *memory = twins->device->memory;
+    pkv_status waited = pkv_device_synchronize(twins->device->device, NULL);
+
+    for (int i = 0; i < twins->count; i++) {
+        if (twins->entries[i].host != NULL) {
+            memory->download(memory->context, twins->entries[i].host, twins->entries[i].twin,
+                             twins->entries[i].size);
+        }
+        memory->release(memory->context, twins->entries[i].twin, twins->entries[i].size);
+    }
+    return status != PKV_OK ? status : waited;
+}
+
+/* ---- Tests x devices */
 
 /* A test with its device, as CMocka's state. */
 struct bound_test {

@@ -24,6 +24,28 @@ struct test_device {
 int test_devices_open(struct test_device *devices, int32_t num_threads);
 void test_devices_close(struct test_device *devices, int count);
 
+/* Host arrays of a test and their twins on the device; on a CPU device they are the same. */
+#define TEST_MAX_TWINS 24
+struct device_twins {
+    const struct test_device *device;
+    int count;
+    struct {
+        void *host, *twin; /* host NULL: the twin is only read */
+        size_t size;
+    } entries[TEST_MAX_TWINS];
+};
+
+void device_twins_open(struct device_twins *twins, const struct test_device *device);
+
+/* The address that an operation gets for `size` bytes at `host`: of a twin with the same content.
+ * NULL gives NULL. What the second one names is brought back by device_twins_close. */
+void *device_twins_read(struct device_twins *twins, const void *host, size_t size);
+void *device_twins_write(struct device_twins *twins, void *host, size_t size);
+
+/* Wait for the device, bring back what may have been written, release the twins. Returns `status`,
+ * or the error of the wait. */
+pkv_status device_twins_close(struct device_twins *twins, pkv_status status);
+
 /* A test of a suite that runs once for each device. */
 struct device_test {
     const char *name;
