@@ -5,6 +5,8 @@
  * Method: a manager in the middle of its life is spoilt in one place from the inside; the first
  * number in the checker's text must be the right one. Nothing is mended: each case has a manager of
  * its own. */
+#include <pagedkv/sharing.h>
+
 #include "manager/manager.h"
 
 #include "support/fixture.h"
@@ -34,6 +36,7 @@ static pkv_manager *make_busy_manager(void) {
     pkv_manager *manager = NULL;
     pkv_slots_args args = slots_of(0, 12);
     pkv_request requests[4];
+    pkv_request child;
 
     config.num_groups = 2;
     config.groups = groups;
@@ -47,6 +50,11 @@ static pkv_manager *make_busy_manager(void) {
     requests[1] = open_prompt(manager, "1..9");
     assert_int_equal(admit_in_step(manager, requests[1], 3), 8);
     requests[2] = open_prompt(manager, "7");
+    /* Two that go on from the second, and a copy that waits. */
+    assert_int_equal(pkv_fork(manager, requests[1], 9, &child), PKV_OK);
+    assert_int_equal(allocate_in_step(manager, child, 9, 1, 3), PKV_OK);
+    assert_int_equal(manager->copies.num_pending, 2);
+    assert_int_equal(pkv_fork(manager, requests[1], 9, &child), PKV_OK);
     requests[3] = open_prompt(manager, "50..58");
     assert_int_equal(admit_in_step(manager, requests[3], 3), 0);
     assert_int_equal(pkv_free_after(manager, requests[3], HELD_STEP), PKV_OK);
@@ -189,6 +197,23 @@ static void spoil_dirty(pkv_manager *manager) {
     table_row_of(manager, 0)->dirty_end = table_row_of(manager, 0)->num_blocks + 1;
 }
 
+static void spoil_pins(pkv_manager *manager) {
+    manager->copies.num_pins[manager->copies.source_of[manager->copies.targets[0]]]++;
+}
+
+static void spoil_source(pkv_manager *manager) {
+    manager->copies.source_of[manager->copies.targets[0]] = PKV_NULL_BLOCK;
+}
+
+static void spoil_target(pkv_manager *manager) {
+    manager->copies.source_of[1] = 2;
+}
+
+/* The third column of the request that was forked is shared by its child. */
+static void spoil_look(pkv_manager *manager) {
+    manager->requests.requests[1].look_until = 0;
+}
+
 static const struct spoilt_case {
     const char *number;
     void (*spoil)(pkv_manager *manager);
@@ -207,7 +232,9 @@ static const struct spoilt_case {
     {"I17:", spoil_arena},          {"I17:", spoil_pages},
     {"I18:", spoil_handles},        {"I18:", spoil_generation},
     {"I19:", spoil_completed_step}, {"I20:", spoil_held_step},
-    {"I21:", spoil_dirty},
+    {"I21:", spoil_dirty},          {"I29:", spoil_pins},
+    {"I29:", spoil_source},         {"I29:", spoil_target},
+    {"I30:", spoil_look},
 };
 
 static void checker_names_the_invariant_that_is_broken(void **state) {

@@ -40,6 +40,22 @@ static pkv_status check_rows(const pkv_manager *manager) {
     return PKV_OK;
 }
 
+/* I30: what is written without a look is the request's alone, or carries its own key. */
+static bool may_be_written(const pkv_manager *manager,
+                           int32_t g,
+                           const struct pkvi_request *request,
+                           int32_t column) {
+    pkv_block_id block = pkvi_manager_cells(manager, g, request->row)[column];
+    bool is_settled = column < pkvi_manager_row(manager, g, request->row)->num_cached;
+    bool is_keyed = manager->pool->states[block].is_keyed;
+
+    if ((int64_t)column * manager->groups[g].block_size < request->look_until ||
+        (is_settled && (is_keyed || manager->has_evicted_shared))) {
+        return true;
+    }
+    return !is_keyed && pkvi_manager_num_owners(manager, block) == 1;
+}
+
 /* I14, I15, I21, I30 for the table of one row. */
 static pkv_status check_table(const pkv_manager *manager, int32_t g, int32_t row_number) {
     const struct pkvi_group *group = &manager->groups[g];
@@ -67,9 +83,7 @@ static pkv_status check_table(const pkv_manager *manager, int32_t g, int32_t row
         if (manager->pool->states[cells[i]].group != (uint32_t)g) {
             return BROKEN(manager, "I12: block %d is not of group %d", cells[i], g);
         }
-        if (i >= row->num_cached && (int64_t)i * group->block_size >= request->look_until &&
-            (manager->pool->states[cells[i]].is_keyed ||
-             pkvi_manager_num_owners(manager, cells[i]) != 1)) {
+        if (!may_be_written(manager, g, request, i)) {
             return BROKEN(manager, "I30: block %d in column %d of row %d is keyed or shared",
                           cells[i], i, row_number);
         }

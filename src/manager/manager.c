@@ -380,7 +380,8 @@ static inline bool stay_within_row(pkv_manager *manager,
 
         if (pkvi_group_is_windowed(group) ||
             num_slots > (int64_t)row->num_blocks * group->block_size ||
-            args->num_computed_tokens < (int64_t)row->num_cached * group->block_size ||
+            (manager->has_evicted_shared &&
+             args->num_computed_tokens < (int64_t)row->num_cached * group->block_size) ||
             (publishes && num_known >= ((int64_t)row->num_cached + 1) * group->block_size)) {
             return false;
         }

@@ -253,6 +253,11 @@ pkv_status pkv_evict_blocks(pkv_manager *manager,
     if (status != PKV_OK) {
         return pkvi_fail(manager->error, status, "%s", pkv_pool_last_error(manager->pool));
     }
+    for (int32_t i = 0; i < num_blocks; i++) {
+        if (manager->pool->states[block_ids[i]].ref_cnt > 1) {
+            manager->has_evicted_shared = true;
+        }
+    }
     PKVI_CHECK_AFTER(manager);
     return PKV_OK;
 }
@@ -272,6 +277,7 @@ pkv_status pkv_reset_prefix_cache(pkv_manager *manager) {
     if (status != PKV_OK) {
         return pkvi_fail(manager->error, status, "%s", pkv_pool_last_error(manager->pool));
     }
+    manager->has_evicted_shared = false; /* no block is held */
     PKVI_CHECK_AFTER(manager);
     return PKV_OK;
 }
