@@ -53,6 +53,8 @@ bool pkv_has_feature(pkv_feature feature) {
     case PKV_FEATURE_CHUNKED_LOCAL_GROUPS:
     case PKV_FEATURE_PREFIX_CACHE:
     case PKV_FEATURE_STEP_UNDO:
+    case PKV_FEATURE_FORK:
+    case PKV_FEATURE_TRUNCATE:
     case PKV_FEATURE_CPU_DEVICE:
         return true;
     case PKV_FEATURE_CUDA_DEVICE:
@@ -62,8 +64,6 @@ bool pkv_has_feature(pkv_feature feature) {
         return false;
 #endif
     case PKV_FEATURE_RECURRENT_GROUPS:
-    case PKV_FEATURE_FORK:
-    case PKV_FEATURE_TRUNCATE:
     case PKV_FEATURE_SWAP:
     case PKV_FEATURE_POSITION_SHIFT:
     case PKV_FEATURE_COMPACTION:

@@ -306,6 +306,7 @@ pkv_status pkvi_request_fork(struct pkvi_request_map *map,
     child->row = PKV_NULL_ROW;
     child->num_allocations = 0;
     child->look_until = 0;
+    child->loading_allocation = 0;
     if (parent->num_media > 0) {
         memcpy(media_of(map, child), media_of(map, parent),
                (size_t)parent->num_media * sizeof(pkv_media));

@@ -202,6 +202,12 @@ static void start_load(engine *self, int32_t slot, pkv_slots_args *args) {
     }
 }
 
+/* A block that loses its key while its step is being built no longer tells who published it, so that
+ * withdrawing that one would not be refused: evict between steps. */
+static bool may_evict(const engine *self) {
+    return self->steps[self->num_steps - 1].num_entries == 0;
+}
+
 static void do_admit(engine *self, int32_t slot) {
     sim *base = &self->sim;
     const model_request *request = request_at(self, slot);
@@ -214,7 +220,7 @@ static void do_admit(engine *self, int32_t slot) {
     if (!can_admit(self, slot) || sim_call_lookup(base, request->handle, &hit) != PKV_OK) {
         return;
     }
-    if (sim_once_in(base, 20)) {
+    if (may_evict(self) && sim_once_in(base, 20)) {
         pkv_block_id id = sim_draw(base, base->model.pool.num_blocks);
         (void)sim_call_evict(base, &id, 1);
     }
@@ -350,7 +356,9 @@ static void do_other(engine *self, int32_t slot) {
 
     switch (sim_draw(base, 8)) {
     case 0:
-        (void)sim_call_evict(base, &id, 1);
+        if (may_evict(self)) {
+            (void)sim_call_evict(base, &id, 1);
+        }
         break;
     case 1:
         (void)sim_call_reset(base);
