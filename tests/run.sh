@@ -15,11 +15,13 @@ stages="gcc clang asan tsan check valgrind install format"
 
 usage() {
     cat <<'EOF'
-usage: sh tests/run.sh [--full] [--only STAGE]... [--help]
+usage: sh tests/run.sh [--full] [--cuda] [--offline] [--only STAGE]... [--help]
 
 Builds and tests the library; takes some minutes, the second time less.
 
   --full        also the tests labelled `full`, and PKV_TEST_FULL=1 for all others
+  --cuda        also compile the device code; fetches a CUDA compiler where there is none
+  --offline     download no CUDA headers or compiler; what wants them is skipped
   --only STAGE  run this stage only (may be given several times)
   --help        this text
 
@@ -32,6 +34,7 @@ Stages:
   valgrind  the unit tests of the gcc build under valgrind's memcheck
   install   outside projects that use an installed library (from the gcc build)
   format    clang-format 14 has nothing to change
+  cuda      the device code compiles, with the instructions it should have (with --cuda only)
 
 Environment: PKV_JOBS (jobs at once; default: all processors), CMAKE_GENERATOR.
 Exit status: 0 all passed, 1 something failed, 2 wrong usage or a tool cannot be had.
@@ -39,11 +42,15 @@ EOF
 }
 
 full=0
+offline=0
+cuda=0
 only=
 while [ $# -gt 0 ]; do
     case $1 in
     --help | -h) usage; exit 0 ;;
     --full) full=1 ;;
+    --offline) offline=1 ;;
+    --cuda) cuda=1; stages="$stages cuda" ;;
     --only)
         shift
         case " $stages " in
@@ -235,6 +242,10 @@ stage_install() {
     build_gcc && run_ctest gcc -L '^install$'
 }
 
+stage_cuda() {
+    build_gcc && run_ctest gcc -R '^test_simt_ptx$'
+}
+
 stage_format() {
     if ! command -v clang-format >/dev/null 2>&1; then
         stage_skip "clang-format is not installed"
@@ -286,6 +297,8 @@ if [ "$full" -eq 1 ]; then
 else
     setup_install build/.setup-done
 fi
+setup_cuda_headers "$offline"
+[ "$cuda" -eq 0 ] || setup_cuda_compiler "$offline"
 setup_choose_generator
 jobs=$(setup_jobs)
 mkdir -p build/test-logs

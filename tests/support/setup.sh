@@ -104,6 +104,53 @@ setup_install() {
     : >"$stamp"
 }
 
+# Print the folder of an installed CUDA toolkit's headers, or nothing.
+setup_find_cuda_headers() {
+    for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda; do
+        if [ -n "$folder" ] && [ -e "$folder/include/cuda_fp8.h" ]; then
+            echo "$folder/include"
+            return 0
+        fi
+    done
+}
+
+# Where no toolkit is installed, put the CUDA headers into build/cuda-headers/include, from the
+# Python packages that carry them. $1: 1 downloads nothing. Says why where that does not work; the
+# tests that want the headers are then skipped.
+setup_cuda_headers() {
+    if [ -n "$(setup_find_cuda_headers)" ] || [ -e build/cuda-headers/include/cuda_fp8.h ]; then
+        return 0
+    fi
+    if [ "$1" -eq 1 ]; then
+        echo "   no CUDA headers: --offline, nothing is downloaded"
+        return 0
+    fi
+    mkdir -p build
+    if ! python3 -m venv build/cuda-venv >build/cuda-headers.log 2>&1; then
+        echo "   no CUDA headers: python3 with venv is needed (build/cuda-headers.log)"
+    elif ! build/cuda-venv/bin/pip install --no-deps --quiet nvidia-cuda-runtime==13.0.96 \
+        nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 >>build/cuda-headers.log 2>&1; then
+        echo "   no CUDA headers: their packages cannot be had (build/cuda-headers.log)"
+    else
+        ln -sfn "$(cd build/cuda-venv/lib/python3*/site-packages/nvidia/cu13 && pwd)" \
+            build/cuda-headers
+    fi
+}
+
+# Where no CUDA compiler is installed, put one beside the headers. $1: 1 downloads nothing.
+setup_cuda_compiler() {
+    if command -v nvcc >/dev/null 2>&1 || [ -e build/cuda-headers/bin/nvcc ] ||
+        [ -n "$(setup_find_cuda_headers)" ]; then
+        return 0
+    fi
+    if [ "$1" -eq 1 ] || [ ! -e build/cuda-headers ]; then
+        echo "   no CUDA compiler: its packages are not downloaded without the headers' or offline"
+    elif ! build/cuda-venv/bin/pip install --no-deps --quiet nvidia-cuda-nvcc==13.0.88 \
+        nvidia-nvvm==13.0.88 >>build/cuda-headers.log 2>&1; then
+        echo "   no CUDA compiler: its packages cannot be had (build/cuda-headers.log)"
+    fi
+}
+
 # Choose ninja where it is there, for build folders that are made from here on.
 setup_choose_generator() {
     if [ -z "${CMAKE_GENERATOR:-}" ] && command -v ninja >/dev/null 2>&1; then
