@@ -16,7 +16,6 @@ namespace {
 constexpr int merge_threads = 128;
 constexpr int max_grid_tokens = 65535;
 constexpr int merge_warps = merge_threads / 32;
-constexpr int merge_columns = (PKV_MAX_HEAD_SIZE + 31) / 32; /* of one lane, at most */
 
 /* The last request that starts at or before `token` and is not empty. All threads search: each
  * round leaves 1 / 128 of the list. */
@@ -61,42 +60,38 @@ PKVI_WRAPPER float add_parts(const float *record,
                              int32_t v_head_size,
                              float maximum,
                              float *target) {
-    const int lane = simt::lane_index();
-    float columns[merge_columns] = {};
     float sum = 0.0f;
 
     for (int32_t part = simt::warp_index(); part < num_parts; part += merge_warps) {
         const float *own = record + part * step;
 
-        if (own[v_head_size + 1] == 0.0f) {
-            continue;
-        }
-        const float weight = exp2f(own[v_head_size] - maximum);
-        sum += weight * own[v_head_size + 1];
-#pragma unroll
-        for (int i = 0; i < merge_columns; i++) {
-            const int column = i * 32 + lane;
-
-            if (column < v_head_size) {
-                columns[i] += weight * own[column];
-            }
+        if (own[v_head_size + 1] != 0.0f) {
+            sum += exp2f(own[v_head_size] - maximum) * own[v_head_size + 1];
         }
     }
-#pragma unroll
-    for (int i = 0; i < merge_columns; i++) {
-        target[i * 32 + lane] = columns[i];
+    for (int32_t column = simt::lane_index(); column < v_head_size; column += 32) {
+        float value = 0.0f;
+
+        for (int32_t part = simt::warp_index(); part < num_parts; part += merge_warps) {
+            const float *own = record + part * step;
+
+            if (own[v_head_size + 1] != 0.0f) {
+                value += exp2f(own[v_head_size] - maximum) * own[column];
+            }
+        }
+        target[column] = value;
     }
     return sum;
 }
 
 __global__ void __launch_bounds__(merge_threads) merge_kernel(attention_parameters p) {
-    PKVI_SHARED(float, values, merge_warps *merge_columns * 32);
+    PKVI_SHARED(float, values, merge_warps *PKV_MAX_HEAD_SIZE);
     PKVI_SHARED(float, sums, merge_warps);
     PKVI_SHARED(int32_t, found, 1);
     const int32_t query_head = static_cast<int32_t>(blockIdx.x);
     const int32_t head = pkvi_divide(query_head, p.group_size);
     const int warp = simt::warp_index();
-    constexpr int pitch = merge_columns * 32;
+    constexpr int pitch = PKV_MAX_HEAD_SIZE;
 
     simt::wait_for_previous_grid();
     if (p.plan->num_split_requests == 0) {
