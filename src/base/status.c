@@ -55,6 +55,7 @@ bool pkv_has_feature(pkv_feature feature) {
     case PKV_FEATURE_STEP_UNDO:
     case PKV_FEATURE_FORK:
     case PKV_FEATURE_TRUNCATE:
+    case PKV_FEATURE_SWAP:
     case PKV_FEATURE_CPU_DEVICE:
         return true;
     case PKV_FEATURE_CUDA_DEVICE:
@@ -64,7 +65,6 @@ bool pkv_has_feature(pkv_feature feature) {
         return false;
 #endif
     case PKV_FEATURE_RECURRENT_GROUPS:
-    case PKV_FEATURE_SWAP:
     case PKV_FEATURE_POSITION_SHIFT:
     case PKV_FEATURE_COMPACTION:
         return false;

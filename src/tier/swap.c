@@ -140,16 +140,25 @@ static bool is_under_way(const pkv_tier *tier, pkv_block_id block, const pkv_blo
            pkvi_key_equal(&tier->flights[f].key, key);
 }
 
-static void add_draft(const pkv_tier *tier, struct draft *draft, const struct pkvi_flight *flight) {
+/* Block PKV_NULL_BLOCK: only the slot is kept. */
+static inline void add_draft(const pkv_tier *tier,
+                             struct draft *draft,
+                             const pkv_block_key *key,
+                             int32_t g,
+                             int32_t column,
+                             pkv_block_id block,
+                             pkv_block_id slot) {
     draft->num_flights++;
-    draft->num_copies += flight->block != PKV_NULL_BLOCK ? 1 : 0;
+    draft->num_copies += block != PKV_NULL_BLOCK ? 1 : 0;
     if (draft->next_free != PKVI_NO_FLIGHT) {
         struct pkvi_flight *place = &tier->flights[draft->next_free];
-        int32_t next = place->next;
 
-        *place = *flight;
-        place->next = next;
-        draft->next_free = next;
+        place->key = *key;
+        place->block = block;
+        place->slot = slot;
+        place->group = g;
+        place->column = column;
+        draft->next_free = place->next;
     }
 }
 
@@ -175,7 +184,7 @@ static void draft_group(const pkv_tier *tier,
     for (int32_t i = 0; i < end; i++, pkvi_key_cursor_advance(&cursor)) {
         const struct pkvi_block_state *state = &manager->pool->states[cells[i]];
         const pkv_block_key *key = pkvi_key_cursor_key(&cursor);
-        struct pkvi_flight flight = {*key, cells[i], PKV_NULL_BLOCK, g, i, 0, 0, false};
+        pkv_block_id slot;
 
         for (; num_ahead < end && num_ahead < i + PLAN_AHEAD; num_ahead++) {
             (void)pkvi_prefix_index_approach(tier->pool->index, g, pkvi_key_cursor_key(&ahead));
@@ -188,13 +197,12 @@ static void draft_group(const pkv_tier *tier,
             covered = covered < i ? covered : i;
             continue;
         }
-        flight.slot = pkvi_prefix_index_find(tier->pool->index, g, key,
-                                             pkvi_key_cursor_tokens(&cursor), group->block_size);
-        if (flight.slot != PKV_NULL_BLOCK) {
-            flight.block = PKV_NULL_BLOCK;
-            draft->num_kept_free += tier->pool->states[flight.slot].ref_cnt == 0 ? 1 : 0;
+        slot = pkvi_prefix_index_find(tier->pool->index, g, key, pkvi_key_cursor_tokens(&cursor),
+                                      group->block_size);
+        if (slot != PKV_NULL_BLOCK) {
+            draft->num_kept_free += tier->pool->states[slot].ref_cnt == 0 ? 1 : 0;
         }
-        add_draft(tier, draft, &flight);
+        add_draft(tier, draft, key, g, i, slot == PKV_NULL_BLOCK ? cells[i] : PKV_NULL_BLOCK, slot);
     }
     if (covered * group->block_size < draft->num_tokens) {
         draft->num_tokens = covered * group->block_size;
