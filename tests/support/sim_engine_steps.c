@@ -222,7 +222,10 @@ void engine_fail(engine *self) {
     }
     (void)sim_call_step_fail(&self->sim, number);
     free_failed(self, number);
-    /* The number may be used again, or not. */
+    /* The number may be used again, or not; then its fills have yet to run. */
+    if (self->num_executed >= number) {
+        self->num_executed = number - 1;
+    }
     self->num_steps = first + 1;
     engine_current(self)->number = number + (uint64_t)sim_draw(&self->sim, 3);
     engine_current(self)->num_entries = 0;
