@@ -166,7 +166,7 @@ typedef struct pkv_file_store_config {
     uint32_t struct_size;
     const char *path; /* made where it is not there */
     pkv_store_shape shape;
-    unsigned char identity[PKV_STORE_IDENTITY_SIZE]; /* digest of weights, dtype, RoPE, layout … */
+    unsigned char identity[PKV_STORE_IDENTITY_SIZE]; /* digest of weights, dtype, RoPE, shard */
     uint64_t key_secret_id; /* a number that stands for the key secret; never the secret itself */
     pkv_store_mismatch mismatch;
     pkv_store_sync sync;
@@ -317,8 +317,8 @@ PKV_API pkv_status pkv_session_get_info(const pkv_session_args *args, pkv_sessio
  * [waits for the medium | one allocation, given back]
  *
  * With less room than the session needs (PKV_ERROR_LIMIT), or an identity, secret, group, block
- * size or layout that is not the file's (PKV_ERROR_CORRUPT), nothing is written. On PKV_ERROR_CORRUPT
- * or PKV_ERROR_IO while reading, the blocks hold nothing of use; num_tokens of them are not valid.
+ * size or layout that is not the file's (PKV_ERROR_CORRUPT), nothing is written. On
+ * PKV_ERROR_CORRUPT or PKV_ERROR_IO while reading, the blocks hold nothing of use; num_tokens of them are not valid.
  *
  * Returns PKV_OK; PKV_NOT_FOUND; as pkv_session_save. */
 PKV_API pkv_status pkv_session_restore(const pkv_session_args *args);

@@ -4,8 +4,8 @@
 /* The file store's parts: the object, its transfers and the requests under way. Opening is in
  * file_store.c, moving in file_transfer.c.
  *
- * The one idea: a write is three stages, each begun when the one before has ended for every block of
- * the transfer: the old entries become zero, the data is written, the new entries are written. */
+ * The one idea: a write is three stages, each begun when the one before has ended for every block
+ * of the transfer: the old entries become zero, the data is written, the new entries are written. */
 #ifndef PKVI_TRANSFER_FILE_STORE_H
 #define PKVI_TRANSFER_FILE_STORE_H
 
@@ -85,8 +85,8 @@ pkv_status pkvi_file_store_init(const pkv_file_store_config *config,
                                 pkv_file_store **out,
                                 struct pkvi_error_text *error);
 
-/* Read both headers of a file. INTACT where either is; `num_damaged` counts the others. `looks_like`:
- * a magic stands in one of them. */
+/* Read both headers of a file. INTACT where either is; `num_damaged` counts the others.
+ * `looks_like`: what is there may have been written by this library. */
 enum pkvi_file_found pkvi_file_store_read_header(const struct pkvi_file_io *io,
                                                  unsigned char *scratch,
                                                  struct pkvi_file_header *header,
