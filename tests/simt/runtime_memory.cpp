@@ -25,7 +25,9 @@ struct extent {
     size_t mapping_size;
 };
 
+#ifndef PKVI_ASAN
 constexpr size_t page_bytes = 4096;
+#endif
 
 std::map<char *, extent> g_device;
 std::map<char *, extent> g_pinned;
