@@ -30,7 +30,7 @@ struct pkvi_request {
     int32_t num_keys;   /* I16 */
     int32_t num_prompt_tokens;
     int32_t num_allocations;
-    int32_t loading_allocation; /* allocation whose table is being loaded, 0 = none */
+    int32_t loading_allocation;     /* allocation whose table is being loaded, 0 = none */
     int32_t shared_prefix_boundary; /* longest hit of one group, where groups disagreed */
     int32_t num_media;
     int32_t media_index; /* where the scan over media stands, for the next key */
