@@ -33,7 +33,7 @@ static void run(pkv_request request, int32_t computed, int32_t hit, int32_t coun
     memcpy(output, outputs[0], sizeof outputs[0]);
 }
 
-/* The next token follows from the last output, so that one wrong bit would change all that comes. */
+/* The next token follows from the last output, so that one wrong bit changes all that comes. */
 static void decode(pkv_request request, int32_t num_tokens, float *output) {
     int32_t token = (int32_t)(output[0] * 1000) % 50 + 50;
 

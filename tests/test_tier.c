@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Goal: each promise of pagedkv/tier.h, once, in a small case: what is planned, when it is findable,
+/* Goal: each promise of pagedkv/tier.h, once, in a small case: what is planned, when it is found,
  * who holds what meanwhile, and every refusal without a change. Field reports about tiers and
  * transfers are cases here, by number.
  * Method: managers of the fixture with a tier of a few slots; tables, queues and plans as text. */
@@ -177,7 +177,7 @@ static void shared_blocks_go_out_once(void **state) {
     swaps[2] = out_of(tier, b, 2);
     assert_int_equal(tier_stats(tier).num_blocks_kept, 4);
     assert_int_equal(pkv_swap_commit(tier, swaps[2]), PKV_OK);
-    /* The least recently used goes first: the end of a, then nothing of b's start before its end. */
+    /* The least recently used goes first: the end of a, and nothing of b's start before its end */
     (void)admit(manager, c);
     swaps[2] = out_of(tier, c, 5);
     assert_int_equal(pkv_swap_commit(tier, swaps[2]), PKV_OK);

@@ -4,7 +4,7 @@
 /* Goal: the checker of a tier notices what it promises to notice, and names its number; and the
  * manager's checker sees the pins.
  * Method: a tier with a swap each way under way is spoilt in one place from the inside; the first
- * number in the checker's text must be the right one. What was spoilt is mended, and all is well. */
+ * number in the checker's text must be the right one. What was spoilt is mended; all is well. */
 #include "tier/tier.h"
 
 #include "support/fixture.h"

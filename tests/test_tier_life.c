@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Goal: every refusal of pagedkv/tier.h leaves all as it was; a tier comes back after a restart, for
+/* Goal: every refusal of pagedkv/tier.h leaves all as it was; a tier is back after a restart, for
  * the configuration that filled it only; hits are verified.
  * Method: managers of the fixture with a tier of a few slots. */
 #include "support/tier_fixture.h"

@@ -189,8 +189,9 @@ PKV_API pkv_status pkv_swap_detach(pkv_tier *tier, pkv_swap swap);
  * [mutates tier and manager | O(blocks of the swap)]
  *
  * A block whose key was withdrawn or evicted while it was being copied out, and not detached, is
- * not published, since its content may be wrong; nor is what the tier got meanwhile. Returns PKV_OK,
- * PKV_ERROR_STALE_HANDLE. */
+ * not published, since its content may be wrong; nor is what the tier got meanwhile.
+ *
+ * Returns PKV_OK, PKV_ERROR_STALE_HANDLE. */
 PKV_API pkv_status pkv_swap_commit(pkv_tier *tier, pkv_swap swap);
 
 /* Say that the copies failed or never ran: nothing becomes findable, all pins go.

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Property: no sequence of steps and swaps lets a read see foreign content, leaks a block or a slot,
- * or breaks an invariant of a manager with a tier. */
+/* Property: no sequence of steps and swaps lets a read see foreign content, leaks a block or a
+ * slot, or breaks an invariant of a manager with a tier. */
 #include "support/tier_sim.h"
 
 #include <stdio.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Helpers for tests of tiers: a tier of a fixture's manager, one plan's arrays, and the verbs in short
- * form. */
+/* Helpers for tests of tiers: a tier of a fixture's manager, a plan's arrays, the verbs in short form. */
 #ifndef PKV_TESTS_SUPPORT_TIER_FIXTURE_H
 #define PKV_TESTS_SUPPORT_TIER_FIXTURE_H
 
