@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Helpers for tests of tiers: a tier of a fixture's manager, a plan's arrays, the verbs in short form. */
+/* Helpers for tests of tiers: a tier of a fixture's manager, a plan's arrays, the verbs in
+ * short form. */
 #ifndef PKV_TESTS_SUPPORT_TIER_FIXTURE_H
 #define PKV_TESTS_SUPPORT_TIER_FIXTURE_H
 

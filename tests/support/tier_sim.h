@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* A run of a manager with a tier: steps that complete or fail, preemptions, swaps that end late or are
- * detached, fail or are aborted, requests that end in the middle of them. Drawn from a source of
+/* A run of a manager with a tier: steps that complete or fail, preemptions, swaps that end late,
+ * are detached, fail or are aborted, requests that end in the middle of them. Drawn from a source of
  * operations, so that tests and fuzz targets share it.
  *
  * The one idea: arrays stand for both media, and the value of a token is a function of its group
