@@ -3,8 +3,8 @@
 
 /* bench_preempt: what it costs to take a running request's blocks away and to bring it back, by
  * recomputing its tokens or by swapping its blocks to host memory, over block sizes and links.
- * Planning and copies on the CPU device are measured; the times of link and model are worked out from
- * the numbers that the options name.
+ * Planning and copies on the CPU device are measured; the times of link and model are worked out
+ * from the numbers that the options name.
  *
  * Method: one victim, an intruder that uses a share of the pool meanwhile, and the victim again.
  * Rounds are interleaved over the block sizes; medians over the rounds. A plan is made a few times

@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* A run of a manager with a tier: steps that complete or fail, preemptions, swaps that end late,
- * are detached, fail or are aborted, requests that end in the middle of them. Drawn from a source of
- * operations, so that tests and fuzz targets share it.
+ * are detached, fail or are aborted, requests that end in the middle of them. Drawn from a
+ * source of operations, so that tests and fuzz targets share it.
  *
  * The one idea: arrays stand for both media, and the value of a token is a function of its group
  * and of all tokens up to it, so that one compare tells whether a read sees its own past. */
