@@ -18,6 +18,7 @@
 #include "attention_blas.h"
 #include "attention_peak.h"
 #include "attention_setup.h"
+#include "attention_stage.h"
 #include "options.h"
 #include "report.h"
 
@@ -49,7 +50,7 @@ static struct {
     const char *device;
     int32_t threads, rounds, scale;
     bool json, prefill, decode, full;
-    const char *instructions;
+    const char *instructions, *stage;
 } options = {.device = "cpu", .threads = 1, .rounds = 7, .scale = 8, .instructions = "auto"};
 
 /* ---- Readers on as many threads as the device has */
@@ -505,6 +506,8 @@ int main(int argc, char **argv) {
          "make the batches N times smaller; 1: up to 1.1 GB of keys and values", 1, 64},
         {"full", BENCH_FLAG, &options.full, NULL, "the whole batches (as --divide 1), 11 rounds", 0,
          0},
+        {"stage", BENCH_STRING, &options.stage, "STAGE",
+         "stages of a decode only: read, qk, qk+softmax, pv, full, or all", 0, 0},
         {"decode", BENCH_FLAG, &options.decode, NULL, "decode only", 0, 0},
         {"prefill", BENCH_FLAG, &options.prefill, NULL, "prefill only", 0, 0},
         {"json", BENCH_FLAG, &options.json, NULL, "JSON lines", 0, 0},
@@ -524,6 +527,11 @@ int main(int argc, char **argv) {
         (void)fprintf(stderr, "bench_attention: unknown device or instructions; try --help\n");
         return BENCH_EXIT_USAGE;
     }
+    if (options.stage != NULL &&
+        (!attention_is_stage(options.stage) || !attention_has_stages() || options.threads > 1)) {
+        (void)fprintf(stderr, "bench_attention: no such stage, or no AVX2, or several threads\n");
+        return BENCH_EXIT_USAGE;
+    }
     if (options.full) {
         options.scale = 1;
         options.rounds = 11;
@@ -540,9 +548,16 @@ int main(int argc, char **argv) {
     if (!options.json) {
         (void)printf("%s; 32 query heads over 8 kv heads of 128\n\n", info.description);
     }
-    bool is_good = options.prefill ||
-                   (run_decode_cases(device) && run_block_size_cases(device) && run_plan(device));
-    is_good = (options.decode || run_prefill_cases(device)) && is_good;
+    bool is_good;
+
+    if (options.stage != NULL) {
+        is_good = attention_stages_report(device, options.stage, options.rounds, options.scale,
+                                          options.json, now_ns);
+    } else {
+        is_good = options.prefill ||
+                  (run_decode_cases(device) && run_block_size_cases(device) && run_plan(device));
+        is_good = (options.decode || run_prefill_cases(device)) && is_good;
+    }
     pkv_device_destroy(device);
     return is_good ? BENCH_EXIT_OK : BENCH_EXIT_FAILED;
 }
