@@ -37,9 +37,9 @@ size_t attention_stage_bytes(const attention_setup *setup, attention_stage stage
 /* Whether that is a stage's name, or "all". */
 bool attention_is_stage(const char *name);
 
-/* Run the stages of float and bfloat16, 8 requests of 8192 / divide keys, on three tables in turn in
- * each round, and print the stage asked for: its time, and its share of the whole kernel's in the
- * same round, by the clock `now` (nanoseconds). False where a call failed. */
+/* Run the stages of float and bfloat16, 8 requests of 8192 / divide keys, on three tables in turn
+ * in each round, and print the stage asked for: its time, and its share of the whole kernel's in
+ * the same round, by the clock `now` (nanoseconds). False where a call failed. */
 bool attention_stages_report(pkv_device *device,
                              const char *stage,
                              int32_t num_rounds,
