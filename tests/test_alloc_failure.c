@@ -12,10 +12,12 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
+#include <unistd.h>
 
 #define SIM_STEPS 8000
 #define STEPS_PER_EPISODE 400
@@ -279,6 +281,247 @@ static void init_in_callers_memory_allocates_nothing(void **state) {
     free(memory);
 }
 
+/* ---- tiers, stores, sessions ----------------------------------------------------------------- */
+
+enum { BLOCK_BYTES = 64, NUM_BLOCKS = 12, NUM_SLOTS = 8, NUM_TOKENS = 14, BLOCK_TOKENS = 4 };
+
+static char folder[64], path[96], saving[112];
+static unsigned char cache[NUM_BLOCKS][BLOCK_BYTES];
+
+static int make_folder(void **state) {
+    (void)state;
+    strcpy(folder, "/tmp/pkv_alloc_XXXXXX");
+    if (mkdtemp(folder) == NULL) {
+        return 1;
+    }
+    snprintf(path, sizeof path, "%s/file", folder);
+    snprintf(saving, sizeof saving, "%s.saving", path);
+    return 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    (void)unlink(path);
+    (void)unlink(saving);
+    return rmdir(folder);
+}
+
+/* The lowest number that a new descriptor gets: another one where one was left open. */
+static int lowest_descriptor(void) {
+    int descriptor = dup(0);
+
+    assert_true(descriptor >= 0);
+    (void)close(descriptor);
+    return descriptor;
+}
+
+static pkv_tensor cache_view(void) {
+    return (pkv_tensor){cache,
+                        PKV_DTYPE_UINT8,
+                        3,
+                        {1, NUM_BLOCKS, BLOCK_BYTES},
+                        {NUM_BLOCKS * BLOCK_BYTES, BLOCK_BYTES, 1}};
+}
+
+static pkv_manager *make_manager(void) {
+    const pkv_manager_config config = {.struct_size = sizeof config,
+                                       .num_blocks = NUM_BLOCKS,
+                                       .block_size = BLOCK_TOKENS,
+                                       .max_model_len = 32,
+                                       .max_rows = 4};
+    pkv_manager *manager;
+
+    assert_int_equal(pkv_manager_create(&config, &manager), PKV_OK);
+    return manager;
+}
+
+static void tier_create_refused_leaves_nothing(void **state) {
+    pkv_manager *manager = make_manager();
+    pkv_tier_config config = {
+        .struct_size = sizeof config, .num_blocks = NUM_SLOTS, .manager = manager};
+    pkv_status status = PKV_ERROR_OUT_OF_MEMORY;
+    int64_t n = 0;
+    (void)state;
+
+    while (status != PKV_OK) {
+        counting_alloc counter = {.refuse_from = ++n};
+        pkv_tier *tier = (pkv_tier *)&counter;
+        config.allocator = counting_alloc_hooks(&counter);
+        status = pkv_tier_create(&config, &tier);
+        if (status == PKV_OK) {
+            assert_int_equal(counter.num_calls, 1);
+            assert_int_equal(counter.live_size, pkv_tier_size(&config));
+            assert_int_equal(pkv_tier_check(tier), PKV_OK);
+            pkv_tier_destroy(tier);
+        } else {
+            assert_int_equal(status, PKV_ERROR_OUT_OF_MEMORY);
+            assert_null(tier);
+        }
+        assert_null(counting_alloc_complaint(&counter));
+        assert_int_equal(pkv_manager_check(manager), PKV_OK);
+    }
+    assert_int_equal(n, 2);
+    pkv_manager_destroy(manager);
+}
+
+static pkv_file_store_config store_config(void) {
+    return (pkv_file_store_config){.struct_size = sizeof(pkv_file_store_config),
+                                   .path = path,
+                                   .shape = {1, BLOCK_BYTES, BLOCK_TOKENS, NUM_SLOTS}};
+}
+
+/* Nor a file, nor an open descriptor, nor a lock that would keep the next one out. */
+static void file_store_create_refused_leaves_nothing(void **state) {
+    pkv_file_store_config config = store_config();
+    pkv_status status = PKV_ERROR_OUT_OF_MEMORY;
+    const int lowest = lowest_descriptor();
+    int64_t n = 0;
+    (void)state;
+
+    while (status != PKV_OK) {
+        counting_alloc counter = {.refuse_from = ++n};
+        pkv_file_store *file = (pkv_file_store *)&counter;
+        pkv_store store = {.struct_size = sizeof store};
+        char text[128] = "";
+        config.allocator = counting_alloc_hooks(&counter);
+        status = pkv_file_store_create(&config, &file, text, sizeof text);
+        if (status == PKV_OK) {
+            assert_int_equal(counter.num_calls, 1);
+            assert_int_equal(counter.live_size, pkv_file_store_size(&config));
+            assert_int_equal(pkv_file_store_get_store(file, &store), PKV_OK);
+            pkv_store_close(&store);
+        } else {
+            assert_int_equal(status, PKV_ERROR_OUT_OF_MEMORY);
+            assert_null(file);
+            assert_int_equal(access(path, F_OK), -1);
+        }
+        assert_null(counting_alloc_complaint(&counter));
+        assert_int_equal(lowest_descriptor(), lowest);
+    }
+    assert_int_equal(n, 2);
+}
+
+static pkv_session_args session_args(int32_t *token_ids, counting_alloc *counter) {
+    static const pkv_block_id block_ids[] = {7, 2, 9, 4};
+
+    return (pkv_session_args){.struct_size = sizeof(pkv_session_args),
+                              .path = path,
+                              .block_size = BLOCK_TOKENS,
+                              .num_tokens = NUM_TOKENS,
+                              .num_blocks = 4,
+                              .token_ids = token_ids,
+                              .blocks = cache_view(),
+                              .block_ids = block_ids,
+                              .allocator = counting_alloc_hooks(counter)};
+}
+
+/* A session that is saved or restored keeps one allocation for the call. Refused, the file is as it
+ * was, and so is the cache. */
+static void session_refused_leaves_file_and_cache(void **state) {
+    int32_t tokens[NUM_TOKENS] = {3, 1, 4}, found[NUM_TOKENS] = {0};
+    unsigned char before[sizeof cache];
+    const int lowest = lowest_descriptor();
+    counting_alloc counter = {.refuse_from = 1};
+    pkv_session_args args = session_args(tokens, &counter);
+    (void)state;
+
+    memset(cache, 0x5a, sizeof cache);
+    assert_int_equal(pkv_session_save(&args), PKV_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(access(saving, F_OK), -1);
+    counter = (counting_alloc){.refuse_from = 2};
+    assert_int_equal(pkv_session_save(&args), PKV_OK);
+    assert_int_equal(counter.num_calls, 1);
+    assert_null(counting_alloc_complaint(&counter));
+
+    tokens[0] = 99;
+    counter = (counting_alloc){.refuse_from = 1};
+    assert_int_equal(pkv_session_save(&args), PKV_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(access(saving, F_OK), -1);
+    memset(cache, 0xc3, sizeof cache);
+    memcpy(before, cache, sizeof before);
+    args = session_args(found, &counter);
+    assert_int_equal(pkv_session_restore(&args), PKV_ERROR_OUT_OF_MEMORY);
+    assert_memory_equal(cache, before, sizeof before);
+    assert_int_equal(found[0], 0);
+
+    counter = (counting_alloc){.refuse_from = 2};
+    assert_int_equal(pkv_session_restore(&args), PKV_OK);
+    assert_int_equal(counter.num_calls, 1);
+    assert_null(counting_alloc_complaint(&counter));
+    assert_int_equal(found[0], 3);
+    assert_int_equal(cache[9][BLOCK_BYTES - 1], 0x5a);
+    assert_int_equal(cache[3][0], 0xc3);
+    assert_int_equal(lowest_descriptor(), lowest);
+}
+
+/* Run a transfer of a plan to its end. */
+static void move_blocks(const pkv_store *store, const pkv_swap_plan *plan, bool is_write) {
+    pkv_status statuses[NUM_SLOTS];
+    pkv_store_transfer transfer = {.struct_size = sizeof transfer,
+                                   .is_write = is_write,
+                                   .num_blocks = plan->num_copies,
+                                   .blocks = cache_view(),
+                                   .copies = plan->copies,
+                                   .keys = plan->keys,
+                                   .groups = plan->groups,
+                                   .statuses = statuses};
+    pkv_store_completion completion;
+    uint64_t ticket;
+    int32_t count;
+
+    assert_int_equal(pkv_store_submit(store, &transfer, &ticket), PKV_OK);
+    assert_int_equal(pkv_store_poll(store, true, &completion, 1, &count), PKV_OK);
+    assert_int_equal(count, 1);
+    assert_int_equal(completion.status, PKV_OK);
+}
+
+static void swaps_and_transfers_allocate_nothing(void **state) {
+    pkv_file_store_config config = store_config();
+    pkv_manager *manager = make_manager();
+    pkv_tier_config tier_config = {
+        .struct_size = sizeof tier_config, .num_blocks = NUM_SLOTS, .manager = manager};
+    const int32_t tokens[NUM_TOKENS] = {1, 2, 3};
+    pkv_request_args request_args = {
+        .struct_size = sizeof request_args, .token_ids = tokens, .num_tokens = NUM_TOKENS};
+    pkv_slots_args args = {.struct_size = sizeof args, .num_new_tokens = NUM_TOKENS};
+    pkv_block_copy copies[NUM_SLOTS];
+    pkv_block_key keys[NUM_SLOTS];
+    int32_t groups[NUM_SLOTS];
+    pkv_swap_plan plan = {sizeof plan, NUM_SLOTS, 0, 0, copies, groups, keys, NULL};
+    pkv_store store = {.struct_size = sizeof store};
+    pkv_file_store *file;
+    pkv_tier *tier;
+    pkv_request request;
+    pkv_swap swap;
+    (void)state;
+
+    assert_int_equal(pkv_tier_create(&tier_config, &tier), PKV_OK);
+    assert_int_equal(pkv_file_store_create(&config, &file, NULL, 0), PKV_OK);
+    assert_int_equal(pkv_file_store_get_store(file, &store), PKV_OK);
+    num_heap_allocations = 0;
+    num_heap_frees = 0;
+    assert_int_equal(pkv_request_open(manager, &request_args, &request), PKV_OK);
+    assert_int_equal(pkv_allocate_slots(manager, request, &args, NULL), PKV_OK);
+    assert_int_equal(pkv_swap_out(tier, request, &plan, &swap), PKV_OK);
+    assert_int_equal(plan.num_copies, NUM_TOKENS / BLOCK_TOKENS);
+    move_blocks(&store, &plan, true);
+    assert_int_equal(pkv_swap_commit(tier, swap), PKV_OK);
+    assert_int_equal(pkv_free(manager, request), PKV_OK);
+    assert_int_equal(pkv_reset_prefix_cache(manager), PKV_OK);
+    args.num_new_tokens = 0;
+    assert_int_equal(pkv_swap_in(tier, request, &args, NULL, &plan, &swap), PKV_OK);
+    move_blocks(&store, &plan, false);
+    assert_int_equal(pkv_swap_commit(tier, swap), PKV_OK);
+    assert_int_equal(pkv_store_flush(&store), PKV_OK);
+    assert_int_equal(num_heap_allocations, 0);
+    assert_int_equal(num_heap_frees, 0);
+    pkv_store_close(&store);
+    pkv_tier_destroy(tier);
+    pkv_manager_destroy(manager);
+    assert_int_equal(num_heap_frees, 3);
+}
+
 /* ---- nothing after creation ------------------------------------------------------------------ */
 
 /* The simulators allocate nothing themselves, so a whole episode makes one allocation, in create,
@@ -317,6 +560,13 @@ int main(void) {
         cmocka_unit_test(create_with_exhausted_heap_fails),
         cmocka_unit_test(config_that_is_refused_allocates_nothing),
         cmocka_unit_test(init_in_callers_memory_allocates_nothing),
+        cmocka_unit_test(tier_create_refused_leaves_nothing),
+        cmocka_unit_test_setup_teardown(file_store_create_refused_leaves_nothing, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(session_refused_leaves_file_and_cache, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(swaps_and_transfers_allocate_nothing, make_folder,
+                                        remove_folder),
         cmocka_unit_test(simulated_life_allocates_once_per_object),
     };
 

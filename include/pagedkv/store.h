@@ -215,7 +215,8 @@ PKV_API pkv_status pkv_file_store_init(const pkv_file_store_config *config,
                                        char *error_text,
                                        size_t error_size);
 
-/* The same with one allocation of pkv_file_store_size bytes. Also PKV_ERROR_OUT_OF_MEMORY. */
+/* The same with one allocation of pkv_file_store_size bytes; *out is NULL on error. Also
+ * PKV_ERROR_OUT_OF_MEMORY. */
 PKV_API pkv_status pkv_file_store_create(const pkv_file_store_config *config,
                                          pkv_file_store **out,
                                          char *error_text,
@@ -318,7 +319,8 @@ PKV_API pkv_status pkv_session_get_info(const pkv_session_args *args, pkv_sessio
  *
  * With less room than the session needs (PKV_ERROR_LIMIT), or an identity, secret, group, block
  * size or layout that is not the file's (PKV_ERROR_CORRUPT), nothing is written. On
- * PKV_ERROR_CORRUPT or PKV_ERROR_IO while reading, the blocks hold nothing of use; num_tokens of them are not valid.
+ * PKV_ERROR_CORRUPT or PKV_ERROR_IO while reading, neither the blocks nor token_ids hold anything
+ * of use.
  *
  * Returns PKV_OK; PKV_NOT_FOUND; as pkv_session_save. */
 PKV_API pkv_status pkv_session_restore(const pkv_session_args *args);

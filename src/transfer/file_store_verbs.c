@@ -43,6 +43,9 @@ pkv_status pkv_file_store_create(const pkv_file_store_config *config,
     void *memory;
     unsigned char none[PKVI_ALIGNMENT];
 
+    if (out != NULL) {
+        *out = NULL;
+    }
     if (size == 0 || out == NULL) {
         /* Only to learn the reason; `none` is never taken for memory. */
         status = pkvi_file_store_init(config, 0, NULL, none, 0, out, &error);
