@@ -314,16 +314,10 @@ static void cuda_fence_destroy(pkv_device *device, pkv_fence fence) {
 
 /* ---- Operations */
 
-/* The kernels round weights to 16 bits; the bound of the shared suite does not allow for that, so
- * they are loaded, but not offered. */
-static const char attention_is_off[] =
-    "attention and merging on the CUDA device have not passed the shared suite";
-
 static const char *cuda_refuse_shape(const pkv_device *device, const pkv_attention_shape *shape) {
     const struct cuda_device *cuda = (const struct cuda_device *)(const void *)device;
-    const char *reason = pkvi_cuda_refuse_attention(shape, &cuda->limits);
 
-    return reason != NULL ? reason : attention_is_off;
+    return pkvi_cuda_refuse_attention(shape, &cuda->limits);
 }
 
 static void *cuda_check_memory(pkv_device *device) {
@@ -345,9 +339,7 @@ static pkv_status cuda_attention(pkv_device *device,
 static pkv_status cuda_merge_states(pkv_device *device,
                                     const struct pkvi_merge *op,
                                     pkv_stream stream) {
-    (void)op;
-    (void)stream;
-    return PKVI_DEVICE_FAIL(device, PKV_ERROR_UNSUPPORTED, "%s", attention_is_off);
+    ON_DEVICE(device, "merge_states", pkvi_cuda_merge_states(op, stream_of(stream)));
 }
 
 static pkv_status cuda_write_kv(pkv_device *device,

@@ -442,6 +442,7 @@ pkv_status attention_run_execute(struct attention_run *run, pkv_device *device) 
         abort();
     }
     run->instructions = info.is_cpu ? info.instructions : PKV_CPU_AUTO;
+    run->is_cuda = !info.is_cpu;
     memset(run->output.host, CANARY, run->output.size);
     memset(run->lse.host, CANARY, run->lse.size);
     upload(run, &run->output);

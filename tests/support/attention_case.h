@@ -80,6 +80,7 @@ struct attention_run {
     int32_t rows[CASE_MAX_REQUESTS];
     pkv_batch batch;
     pkv_cpu_instructions instructions; /* of the device that ran it last */
+    bool is_cuda;                      /* that device */
 };
 
 /* Worst ratio of an error to its bound. At most 1 where the case is right. */

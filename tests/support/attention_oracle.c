@@ -8,8 +8,8 @@
  * + c |l_j| + c_n) in the logarithm of p_j moves an output element by at most
  *     sum_j p_j |v_j| r_j + |o| sum_j p_j r_j
  * and rounding the result to its dtype adds u_out |o|. c_D grows with the length of the dot
- * product, c_n with the number of keys. Where the device says that it rounds weights to bfloat16,
- * r_j of the output has u_P = 2^-8 more; the lse comes from weights that are not rounded. */
+ * product, c_n with the number of keys. Where a device rounds the weights to 16 bits for its matrix
+ * instructions, r_j of the output has u_P more; the lse comes from weights that are not rounded. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,9 +151,17 @@ static double rounding_of(pkv_dtype dtype, double value) {
     }
 }
 
-/* u_P: what a weight is rounded with, of bfloat16 over bfloat16 with more rows than few. */
+/* u_P: what a weight is rounded with. On the CPU of bfloat16 over bfloat16 with more rows than few;
+ * on the CUDA device always but for float queries, to the type that multiplies the values: half over
+ * a half cache, else bfloat16, since weights of quantised caches carry the scale of the token. */
 static double weight_rounding(const struct attention_run *run, const struct place *place) {
     const struct attention_case *c = &run->c;
+
+    if (run->is_cuda) {
+        return c->query_dtype == PKV_DTYPE_FLOAT32 ? 0.0
+               : c->kv_dtype == PKV_DTYPE_FLOAT16  ? 0x1p-11
+                                                   : 0x1p-8;
+    }
     bool is_rounded = run->instructions == PKV_CPU_AVX512_BF16 &&
                       c->query_dtype == PKV_DTYPE_BFLOAT16 && c->kv_dtype == PKV_DTYPE_BFLOAT16 &&
                       place->num_queries * c->num_query_heads / c->num_kv_heads > 8;

@@ -174,6 +174,22 @@ static void run_bound(void **state) {
     bound->test->run(bound->device, bound->test->context);
 }
 
+/* PKV_TEST_SHARD=k/n in the environment: every n-th test from the k-th on. Otherwise all. */
+static void read_shard(const char *group, int *first, int *step) {
+    const char *text = getenv("PKV_TEST_SHARD");
+
+    *first = 0;
+    *step = 1;
+    if (text == NULL) {
+        return;
+    }
+    if (sscanf(text, "%d/%d", first, step) != 2 || *first < 0 || *first >= *step) {
+        (void)fprintf(stderr, "PKV_TEST_SHARD is k/n with 0 <= k < n\n");
+        exit(2);
+    }
+    (void)fprintf(stderr, "%s: shard %d of %d\n", group, *first, *step);
+}
+
 int device_tests_run(const char *group,
                      const struct device_test *tests,
                      int num_tests,
@@ -183,17 +199,19 @@ int device_tests_run(const char *group,
     struct bound_test *bound = calloc(total, sizeof *bound);
     struct CMUnitTest *units = calloc(total, sizeof *units);
     size_t count = 0;
+    int first, step;
 
     if (bound == NULL || units == NULL) {
         abort();
     }
+    read_shard(group, &first, &step);
     for (int d = 0; d < num_devices; d++) {
         if (devices[d].device == NULL) {
             (void)fprintf(stderr, "%s: SKIPPED on %s: %s (%d tests)\n", group, devices[d].name,
                           devices[d].reason, num_tests);
             continue;
         }
-        for (int t = 0; t < num_tests; t++) {
+        for (int t = first; t < num_tests; t += step) {
             bound[count].test = &tests[t];
             bound[count].device = &devices[d];
             (void)snprintf(bound[count].name, sizeof bound[count].name, "%s @ %s", tests[t].name,
