@@ -2,7 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* The scheduler: one step from both queues to the entries, and back from the outputs. The order of
- * waiting requests is scheduler_queue.c, the hit rate scheduler_window.c.
+ * waiting requests is scheduler_queue.c, the hit rate scheduler_window.c, the way of a victim's
+ * blocks to the tier and back scheduler_swap.c.
  *
  * The one idea: running requests are served first and may take blocks from each other; waiting
  * ones get what is left and never take a block from anybody. */
@@ -32,9 +33,11 @@ static scheduler_request *choose_victim(const struct scheduler *scheduler) {
 /* With priorities the victim may have its share of this very step already: then the share goes back
  * to the budget. Its blocks were published when they were scheduled, but will not be computed now.
  * Tracked steps withdraw them; untracked ones leave them findable, as vLLM does. Nobody has hit
- * them yet, because admissions come later and not at all after a preemption. */
+ * them yet, because admissions come later and not at all after a preemption. Where they stay
+ * findable, a swap would keep them, too, with their garbage: such a victim is not swapped. */
 static pkv_status preempt(struct scheduler *scheduler, scheduler_request *victim) {
     scheduler_entry *entry = scheduler_find_entry(scheduler, victim);
+    bool may_swap = entry == NULL || scheduler->config.track_steps;
 
     if (entry != NULL) {
         scheduler_remove_entry(scheduler, entry);
@@ -44,6 +47,12 @@ static pkv_status preempt(struct scheduler *scheduler, scheduler_request *victim
             if (status != PKV_OK) {
                 return status;
             }
+        }
+    }
+    if (may_swap) {
+        pkv_status status = scheduler_swap_victim(scheduler, victim);
+        if (status != PKV_OK) {
+            return status;
         }
     }
     scheduler->preempted[scheduler->step.num_preempted++] = victim;
@@ -75,10 +84,17 @@ static int32_t count_running_tokens(const struct scheduler *scheduler,
     int32_t num_tokens = request->num_tokens + request->num_drafts - request->num_computed_tokens;
     int32_t num_places = scheduler->config.max_model_len - 1 - request->num_computed_tokens;
 
+    if (request->is_loading) {
+        return 0;
+    }
     return scheduler_minimum(limit_to_step(scheduler, num_tokens), num_places);
 }
 
-/* Returns PKV_NO_FREE_BLOCKS when the request itself was the victim in the end. */
+/* Blocks that swaps still hold come back by themselves. To take victims until nothing is short
+ * would take all of them, since a victim that is swapped gives no block at once.
+ *
+ * Returns PKV_NO_FREE_BLOCKS when the request itself was the victim in the end, PKV_IN_PROGRESS
+ * when it has to wait for a swap. */
 static pkv_status allocate_or_preempt(struct scheduler *scheduler,
                                       scheduler_request *request,
                                       int32_t num_new_tokens) {
@@ -86,10 +102,14 @@ static pkv_status allocate_or_preempt(struct scheduler *scheduler,
     args.num_computed_tokens = request->num_computed_tokens;
 
     for (;;) {
-        pkv_status status =
-            pkv_allocate_slots(scheduler->config.manager, request->handle, &args, NULL);
+        pkv_slots slots = {.struct_size = sizeof slots};
+        pkv_status status = pkv_allocate_slots(scheduler->config.manager, request->handle, &args,
+                                               scheduler->num_swaps > 0 ? &slots : NULL);
         if (status != PKV_NO_FREE_BLOCKS) {
             return status;
+        }
+        if (scheduler->num_swaps > 0 && slots.num_missing_blocks <= slots.num_pending_blocks) {
+            return PKV_IN_PROGRESS;
         }
         scheduler_request *victim = choose_victim(scheduler);
         status = preempt(scheduler, victim);
@@ -109,6 +129,11 @@ static pkv_status schedule_running(struct scheduler *scheduler) {
         int32_t num_new_tokens = count_running_tokens(scheduler, request);
         if (num_new_tokens > 0) {
             pkv_status status = allocate_or_preempt(scheduler, request, num_new_tokens);
+            if (status == PKV_IN_PROGRESS) {
+                scheduler->waits_for_swaps = true;
+                scheduler->cursor++;
+                continue;
+            }
             if (status != PKV_OK) {
                 return status == PKV_NO_FREE_BLOCKS ? PKV_OK : status;
             }
@@ -161,18 +186,31 @@ static void count_hits(struct scheduler *scheduler,
     scheduler->step_hits.num_hit_tokens += num_hit_tokens;
 }
 
-/* Returns PKV_OK, or why the request has to wait or go. */
-static pkv_status admit(struct scheduler *scheduler, scheduler_request *request) {
-    int32_t num_hit_tokens;
-    pkv_status status =
-        pkv_get_computed_blocks(scheduler->config.manager, request->handle, &num_hit_tokens);
-    if (status != PKV_OK) {
-        return status;
-    }
-    int32_t num_missing_tokens = request->num_tokens - num_hit_tokens;
+/* What a return finds, and what it computes again. */
+static void count_return(struct scheduler *scheduler,
+                         const scheduler_request *request,
+                         int32_t num_hit_tokens,
+                         int32_t num_external_tokens) {
+    int32_t num_lost_tokens = request->num_lost_tokens;
+    int32_t num_hits = scheduler_minimum(num_hit_tokens, num_lost_tokens);
+    int32_t num_loaded = scheduler_minimum(num_external_tokens, num_lost_tokens - num_hits);
+
+    scheduler->stats.num_resume_hit_tokens += (uint64_t)num_hits;
+    scheduler->stats.num_loaded_tokens += (uint64_t)num_loaded;
+    scheduler->stats.num_recomputed_tokens += (uint64_t)(num_lost_tokens - num_hits - num_loaded);
+}
+
+/* Returns PKV_OK, PKV_NOT_FOUND (the external tokens cannot be had), or why the request has to wait
+ * or go. */
+static pkv_status admit_with(struct scheduler *scheduler,
+                             scheduler_request *request,
+                             int32_t num_hit_tokens,
+                             int32_t num_external_tokens) {
+    int32_t num_found_tokens = num_hit_tokens + num_external_tokens;
+    int32_t num_missing_tokens = request->num_tokens - num_found_tokens;
     int32_t num_new_tokens = limit_to_step(scheduler, num_missing_tokens);
     int32_t num_drafts = 0;
-    if (wants_draft_places(scheduler, num_hit_tokens, num_missing_tokens)) {
+    if (wants_draft_places(scheduler, num_found_tokens, num_missing_tokens)) {
         num_drafts = scheduler->config.max_draft_tokens;
         num_new_tokens += num_drafts;
         if (num_new_tokens > scheduler->budget) {
@@ -182,18 +220,47 @@ static pkv_status admit(struct scheduler *scheduler, scheduler_request *request)
 
     pkv_slots_args args = slots_args(scheduler, num_new_tokens);
     args.num_new_computed_tokens = num_hit_tokens;
+    args.num_external_computed_tokens = num_external_tokens;
     args.full_sequence_must_fit = !scheduler->config.admit_partial_sequences;
     args.num_watermark_blocks =
         scheduler->step.num_entries > 0 ? scheduler->config.num_watermark_blocks : 0;
-    status = pkv_allocate_slots(scheduler->config.manager, request->handle, &args, NULL);
+    pkv_status status = num_external_tokens > 0 ? scheduler_swap_in(scheduler, request, &args)
+                                                : pkv_allocate_slots(scheduler->config.manager,
+                                                                     request->handle, &args, NULL);
     if (status != PKV_OK) {
         return status;
     }
     count_hits(scheduler, request, num_hit_tokens);
+    count_return(scheduler, request, num_hit_tokens, num_external_tokens);
     scheduler_start_running(scheduler, request);
-    request->num_computed_tokens = num_hit_tokens;
-    scheduler_add_entry(scheduler, request, num_new_tokens, num_drafts);
+    request->num_computed_tokens = num_found_tokens;
+    request->skips_tier = false;
+    if (request->is_loading) {
+        request->is_prefilling = true;
+        request->loading_step = scheduler->step.number;
+    } else {
+        scheduler_add_entry(scheduler, request, num_new_tokens, num_drafts);
+    }
     return PKV_OK;
+}
+
+/* Returns PKV_OK, or why the request has to wait or go. */
+static pkv_status admit(struct scheduler *scheduler, scheduler_request *request) {
+    int32_t num_hit_tokens;
+    int32_t num_external_tokens = 0;
+    pkv_status status =
+        pkv_get_computed_blocks(scheduler->config.manager, request->handle, &num_hit_tokens);
+    if (status == PKV_OK) {
+        status = scheduler_find_external(scheduler, request, num_hit_tokens, &num_external_tokens);
+    }
+    if (status != PKV_OK) {
+        return status;
+    }
+    status = admit_with(scheduler, request, num_hit_tokens, num_external_tokens);
+    if (status == PKV_NOT_FOUND && num_external_tokens > 0) {
+        status = admit_with(scheduler, request, num_hit_tokens, 0);
+    }
+    return status;
 }
 
 /* The first that cannot be admitted ends it: overtaking would starve the long requests. */
@@ -223,6 +290,7 @@ static void begin_step(struct scheduler *scheduler) {
                                        .preempted = scheduler->preempted};
     scheduler->budget = scheduler->config.max_step_tokens;
     scheduler->step_hits = (scheduler_hits){0, 0, 0};
+    scheduler->waits_for_swaps = false;
 }
 
 /* Computed tokens move on when a step is scheduled, not when it has run: the next step can then be
@@ -253,10 +321,11 @@ static void log_window(struct scheduler *scheduler) {
     }
     char text[320];
     snprintf(text, sizeof text,
-             "%llu preemptions in the last %d steps, each recomputed: raise num_blocks "
+             "%llu preemptions in the last %d steps, each %s: raise num_blocks "
              "(utilisation) or num_watermark_blocks (now %d), or lower max_running_requests "
              "(now %d) or max_step_tokens (now %d)",
              (unsigned long long)num_preemptions, SCHEDULER_LOG_WINDOW_STEPS,
+             scheduler->config.swapping.tier == NULL ? "recomputed" : "recomputed or swapped",
              (int)scheduler->config.num_watermark_blocks,
              (int)scheduler->config.max_running_requests, (int)scheduler->config.max_step_tokens);
     scheduler->config.log(scheduler->config.log_context, PKV_LOG_WARNING, text);
@@ -268,8 +337,9 @@ pkv_status scheduler_schedule(struct scheduler *scheduler, const scheduler_step 
     }
     begin_step(scheduler);
     pkv_status status = schedule_running(scheduler);
-    /* Who was preempted for lack of blocks would only come back to be preempted again. */
-    if (status == PKV_OK && scheduler->step.num_preempted == 0) {
+    /* Who was preempted for lack of blocks would only come back to be preempted again; and who runs
+     * and waits for blocks comes before all who do not run. */
+    if (status == PKV_OK && scheduler->step.num_preempted == 0 && !scheduler->waits_for_swaps) {
         status = admit_waiting(scheduler);
     }
     if (status != PKV_OK) {
@@ -344,7 +414,8 @@ pkv_status scheduler_complete_step(struct scheduler *scheduler, const scheduler_
     return status;
 }
 
-/* From the last to the first, so that the waiting queue keeps their order. */
+/* Who began to load in the step may have hit what it was to compute, so it goes back as well. From
+ * the last to the first, so that the waiting queue keeps their order. */
 pkv_status scheduler_fail_step(struct scheduler *scheduler) {
     if (!scheduler->config.track_steps) {
         return PKV_ERROR_UNSUPPORTED;
@@ -354,9 +425,11 @@ pkv_status scheduler_fail_step(struct scheduler *scheduler) {
     }
     scheduler->is_in_flight = false;
     pkv_status status = pkv_step_fail(scheduler->config.manager, scheduler->step.number);
-    for (int32_t i = scheduler->step.num_entries; i-- > 0 && status == PKV_OK;) {
-        if (!scheduler->entries[i].is_dropped) {
-            status = scheduler_take_back(scheduler, scheduler->entries[i].request);
+    for (int32_t i = scheduler->num_running; i-- > 0 && status == PKV_OK;) {
+        scheduler_request *request = scheduler->running[i];
+        if (scheduler_find_entry(scheduler, request) != NULL ||
+            request->loading_step == scheduler->step.number) {
+            status = scheduler_take_back(scheduler, request);
         }
     }
     return status;

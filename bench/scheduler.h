@@ -10,7 +10,8 @@
  * The one idea: there is no prefill phase and no decode phase. A request has computed tokens and
  * known tokens, and every step moves the first number towards the second, as far as the token
  * budget and the free blocks reach. Behaviour is vLLM V1's scheduler (no connector, no async
- * scheduling).
+ * scheduling). Beyond it, a victim's blocks may be swapped instead of computed again, where a tier
+ * is given (scheduler_swap.h).
  *
  * Unsaid below: pointers are not NULL; a call that returns an error on its arguments has changed
  * nothing; nothing is allocated after creation. */
@@ -18,6 +19,7 @@
 #define SCHEDULER_H
 
 #include "scheduler_queue.h"
+#include "scheduler_swap.h"
 #include "scheduler_window.h"
 
 #include <pagedkv.h>
@@ -53,6 +55,7 @@ typedef struct scheduler_config {
                                        behind it, as in vLLM; else it is rejected */
     bool disable_prefix_cache;      /* as the manager was told; only the hit rate asks */
     bool track_steps;               /* scheduler_fail_step works; costs a record per new block */
+    scheduler_swapping swapping;    /* zero: each victim is computed again */
     pkv_log_fn log;
     void *log_context;
 } scheduler_config;
@@ -100,7 +103,13 @@ typedef struct scheduler_stats {
     uint64_t num_steps, num_step_tokens;
     uint64_t num_preemptions, num_finished, num_aborted, num_rejected;
     uint64_t num_draft_tokens, num_accepted_draft_tokens;
-    double hit_rate; /* of the last SCHEDULER_WINDOW_REQUESTS admissions or more */
+    uint64_t num_recomputed_tokens; /* of those whose blocks were taken: neither hit nor loaded */
+    uint64_t num_resume_hit_tokens; /* of those: found on the device */
+    uint64_t num_loaded_tokens;     /* of those: brought by swaps, planned */
+    uint64_t num_swap_outs, num_swap_ins, num_blocks_out, num_blocks_in; /* begun */
+    uint64_t num_refused_swaps; /* wanted, and computed again: refused by the tier, or failed */
+    int32_t num_open_swaps;     /* now */
+    double hit_rate;            /* of the last SCHEDULER_WINDOW_REQUESTS admissions or more */
 } scheduler_stats;
 
 /* Make a scheduler, with all the memory it will ever use.
@@ -121,7 +130,8 @@ pkv_status scheduler_add(struct scheduler *scheduler,
                          const scheduler_request_args *args,
                          scheduler_request **out);
 
-/* Decide the next step and take its blocks. The step may be empty.
+/* Decide the next step and take its blocks. The step may be empty; with swaps open that means that
+ * all wait for them, so end one before the next step.
  *
  * A request that not even an empty pool could hold leaves the queue with state REJECTED, unless
  * keep_unfitting_requests says otherwise.
@@ -146,6 +156,14 @@ pkv_status scheduler_complete_step(struct scheduler *scheduler, const scheduler_
  * step). */
 pkv_status scheduler_fail_step(struct scheduler *scheduler);
 
+/* Say how a swap ended whose copy callback returned PKV_IN_PROGRESS. At any time, once for each.
+ *
+ * has_copied  false: the copies failed and do not run any more; what they were to bring is computed
+ *             again.
+ *
+ * Returns PKV_OK, PKV_ERROR_STALE_HANDLE (not open here), or an error of the manager. */
+pkv_status scheduler_end_swap(struct scheduler *scheduler, pkv_swap swap, bool has_copied);
+
 /* Say how many draft tokens are proposed for the request's next step, at most max_draft_tokens.
  * Ignored unless it runs and is past its prefill. */
 void scheduler_set_drafts(struct scheduler *scheduler,
@@ -155,13 +173,13 @@ void scheduler_set_drafts(struct scheduler *scheduler,
 /* End a request from outside, whatever it is doing. No-op for one that has ended. */
 pkv_status scheduler_abort(struct scheduler *scheduler, scheduler_request *request);
 
-/* Empty the prefix cache and restart the hit rate.
+/* Empty the prefix cache, and the tier where there is one, and restart the hit rate.
  *
  * preempt_running  true: first send all running requests back to the waiting queue, in their order;
  *                  output that is in flight for them is dropped.
  *
- * Returns PKV_OK, PKV_ERROR_BUSY (something holds blocks; or, with track_steps, a step is in
- * flight). */
+ * Returns PKV_OK, PKV_ERROR_BUSY (something holds blocks; a swap is open; or, with track_steps, a
+ * step is in flight). */
 pkv_status scheduler_reset_prefix_cache(struct scheduler *scheduler, bool preempt_running);
 
 /* The running requests, longest running first: the order in which a step serves them. */

@@ -44,6 +44,10 @@ typedef struct scheduler_request {
     int32_t num_preemptions;
     bool is_prefilling; /* the last step that it was in did not reach its last known token */
     bool skip_cache_read;
+    bool is_loading;         /* running, and computes nothing until its blocks are copied in */
+    bool skips_tier;         /* its last load failed: computed again instead */
+    int32_t num_lost_tokens; /* computed when its blocks were last taken */
+    uint64_t loading_step;   /* that its last load began in */
     void *user_data;
     struct scheduler_request *previous, *next; /* in the waiting queue */
 } scheduler_request;

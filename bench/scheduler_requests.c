@@ -14,7 +14,7 @@ static bool config_is_valid(const scheduler_config *config) {
     return config->manager != NULL && config->max_requests >= 1 && config->max_model_len >= 2 &&
            config->max_running_requests >= 0 && config->max_step_tokens >= 0 &&
            config->long_prefill_threshold >= 0 && config->max_draft_tokens >= 0 &&
-           config->num_watermark_blocks >= 0;
+           config->num_watermark_blocks >= 0 && scheduler_swapping_is_valid(&config->swapping);
 }
 
 /* Take `count` elements of `size` bytes from the end of what `offset` has given out so far. */
@@ -37,6 +37,14 @@ pkv_status scheduler_create(const scheduler_config *config, struct scheduler **o
         max_running = SCHEDULER_DEFAULT_MAX_RUNNING_REQUESTS;
     }
 
+    int32_t max_copies = 0;
+    if (config->swapping.tier != NULL) {
+        pkv_tier_stats tier_stats = {.struct_size = sizeof tier_stats};
+        (void)pkv_tier_get_stats(config->swapping.tier, &tier_stats);
+        max_copies = tier_stats.num_blocks;
+    }
+    int32_t max_swaps = max_copies > 0 ? SCHEDULER_MAX_SWAPS : 0;
+
     size_t size = 0;
     size_t self = carve(&size, 1, sizeof(struct scheduler));
     size_t requests = carve(&size, max_requests, sizeof(scheduler_request));
@@ -46,6 +54,8 @@ pkv_status scheduler_create(const scheduler_config *config, struct scheduler **o
     size_t entries = carve(&size, max_running, sizeof(scheduler_entry));
     size_t batch_entries = carve(&size, max_running, sizeof(pkv_batch_entry));
     size_t window = carve(&size, SCHEDULER_WINDOW_REQUESTS + 1, sizeof(scheduler_hits));
+    size_t swaps = carve(&size, max_swaps, sizeof(scheduler_open_swap));
+    size_t copies = carve(&size, max_copies, sizeof(pkv_block_copy));
     char *memory = calloc(1, size);
     if (memory == NULL) {
         return PKV_ERROR_OUT_OF_MEMORY;
@@ -63,6 +73,9 @@ pkv_status scheduler_create(const scheduler_config *config, struct scheduler **o
     scheduler->preempted = (void *)(memory + preempted);
     scheduler->entries = (void *)(memory + entries);
     scheduler->batch_entries = (void *)(memory + batch_entries);
+    scheduler->swaps = (void *)(memory + swaps);
+    scheduler->copies = (void *)(memory + copies);
+    scheduler->max_copies = max_copies;
     scheduler_window_init(&scheduler->window, (void *)(memory + window), SCHEDULER_WINDOW_REQUESTS);
     scheduler_request *request = (void *)(memory + requests);
     for (int32_t i = max_requests; i-- > 0;) {
@@ -167,6 +180,9 @@ pkv_status scheduler_reset_prefix_cache(struct scheduler *scheduler, bool preemp
     if (scheduler->is_in_flight && scheduler->config.track_steps) {
         return PKV_ERROR_BUSY;
     }
+    if (scheduler->num_swaps > 0) {
+        return PKV_ERROR_BUSY;
+    }
     pkv_status status = PKV_OK;
     while (preempt_running && scheduler->num_running > 0 && status == PKV_OK) {
         scheduler_request *request = scheduler->running[scheduler->num_running - 1];
@@ -176,6 +192,9 @@ pkv_status scheduler_reset_prefix_cache(struct scheduler *scheduler, bool preemp
     }
     if (status == PKV_OK) {
         status = pkv_reset_prefix_cache(scheduler->config.manager);
+    }
+    if (status == PKV_OK && scheduler->config.swapping.tier != NULL) {
+        status = pkv_tier_reset(scheduler->config.swapping.tier);
     }
     if (status == PKV_OK) {
         scheduler_window_clear(&scheduler->window);
@@ -205,5 +224,6 @@ scheduler_request *const *scheduler_get_ended(const struct scheduler *scheduler,
 
 void scheduler_get_stats(const struct scheduler *scheduler, scheduler_stats *out) {
     *out = scheduler->stats;
+    out->num_open_swaps = scheduler->num_swaps;
     out->hit_rate = scheduler_window_get_hit_rate(&scheduler->window);
 }

@@ -28,6 +28,7 @@ void scheduler_stop_running(struct scheduler *scheduler, const scheduler_request
 pkv_status scheduler_end_request(struct scheduler *scheduler,
                                  scheduler_request *request,
                                  scheduler_state state) {
+    scheduler_leave_swaps(scheduler, request, true);
     request->state = state;
     scheduler->ended[scheduler->num_ended++] = request;
     return pkv_request_close(scheduler->config.manager, request->handle);
@@ -83,8 +84,10 @@ pkv_status scheduler_take_back(struct scheduler *scheduler, scheduler_request *r
     if (status != PKV_OK) {
         return status;
     }
+    scheduler_leave_swaps(scheduler, request, false);
     scheduler_stop_running(scheduler, request);
     request->state = SCHEDULER_PREEMPTED;
+    request->num_lost_tokens = request->num_computed_tokens;
     request->num_computed_tokens = 0;
     request->num_drafts = 0;
     request->num_preemptions++;

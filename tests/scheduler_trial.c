@@ -27,7 +27,11 @@ int trial_tear_down(void **state) {
     struct trial *trial = *state;
 
     int is_sound = trial->manager == NULL || pkv_manager_check(trial->manager) == PKV_OK;
+    if (trial->tier != NULL && pkv_tier_check(trial->tier) != PKV_OK) {
+        is_sound = 0;
+    }
     scheduler_destroy(trial->scheduler);
+    pkv_tier_destroy(trial->tier);
     pkv_manager_destroy(trial->manager);
     return is_sound ? 0 : -1;
 }
@@ -44,6 +48,13 @@ void trial_start(struct trial *trial, int32_t num_blocks) {
                                          .disable_prefix_cache = config->disable_prefix_cache};
 
     assert_int_equal(pkv_manager_create(&manager_config, &trial->manager), PKV_OK);
+    if (trial->num_slots > 0) {
+        pkv_tier_config tier_config = {.struct_size = sizeof tier_config,
+                                       .manager = trial->manager,
+                                       .num_blocks = trial->num_slots};
+        assert_int_equal(pkv_tier_create(&tier_config, &trial->tier), PKV_OK);
+        config->swapping.tier = trial->tier;
+    }
     config->manager = trial->manager;
     config->max_requests = TRIAL_MAX_REQUESTS;
     if (config->max_model_len == 0) {

@@ -19,9 +19,11 @@
 
 enum { TRIAL_MAX_REQUESTS = 64, TRIAL_MAX_PROMPT = 1024 };
 
-/* last_log: of the scheduler's log callback; num_logs: how often it was called. */
+/* num_slots: > 0 makes a tier with so many, for config.swapping. last_log: of the scheduler's log callback; num_logs: how often it was called. */
 struct trial {
     pkv_manager *manager;
+    pkv_tier *tier;
+    int32_t num_slots;
     struct scheduler *scheduler;
     scheduler_config config;
     const scheduler_step *step;
@@ -31,7 +33,8 @@ struct trial {
     int num_logs;
 };
 
-/* For cmocka_unit_test_setup_teardown; the second fails when the manager is not sound. */
+/* For cmocka_unit_test_setup_teardown; the second fails when manager or tier is not
+ * sound. */
 int trial_set_up(void **state);
 int trial_tear_down(void **state);
 
