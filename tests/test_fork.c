@@ -237,6 +237,69 @@ static void copy_of_a_waiting_target_reads_where_that_reads(void **state) {
     assert_int_not_equal(copies[0].target, copies[1].target);
 }
 
+/* PUB-050: there is no child to fork onto again; a second fork makes a request of its own. */
+static void second_fork_leaves_the_first_child_alone(void **state) {
+    pkv_manager *manager = make_walk_manager(32, 4);
+    device target = make_device(0, 4, 0);
+    pkv_request parent = open_prompt(manager, "0..9");
+    pkv_batch_entry entries[2] = {{parent, 0, 10}};
+    pkv_request child, second;
+    const char *before;
+
+    (void)state;
+    admit(manager, parent);
+    run_step(&target, manager, entries, 1);
+    child = fork_of(manager, parent, 10);
+    append_tokens(manager, parent, "70");
+    append_tokens(manager, child, "80");
+    assert_int_equal(allocate_counting(manager, parent, 10), 1);
+    assert_int_equal(allocate_counting(manager, child, 10), 0);
+    (void)run_copies(&target, manager);
+    entries[0] = (pkv_batch_entry){parent, 10, 1};
+    entries[1] = (pkv_batch_entry){child, 10, 1};
+    run_step(&target, manager, entries, 2);
+    before = table_text(manager, child, 0);
+    second = fork_of(manager, parent, 11);
+    assert_true(second.index != child.index);
+    assert_int_not_equal(info_of(manager, second).row, info_of(manager, child).row);
+    assert_string_equal(table_text(manager, child, 0), before);
+    assert_string_equal(table_text(manager, second, 0), table_text(manager, parent, 0));
+    assert_ok(pkv_request_close(manager, second));
+    assert_string_equal(refs_text(manager, 1, 4), "2 2 1 1"); /* shared blocks, private tails */
+    append_tokens(manager, child, "81");
+    assert_int_equal(allocate_counting(manager, child, 11), 0);
+    run_step(&target, manager, &(pkv_batch_entry){child, 11, 1}, 1);
+}
+
+/* PUB-051: ten of sixteen tokens shared, then two ways on: two blocks, the ten rows in both. */
+static void requests_that_share_part_of_a_block_write_distinct_blocks(void **state) {
+    pkv_manager *manager = make_walk_manager(8, 16);
+    device target = make_device(0, 16, 0);
+    pkv_request parent = open_prompt(manager, "0..9");
+    pkv_batch_entry entries[2] = {{parent, 0, 10}};
+    pkv_slots_args args = slots_of(10, 6);
+    pkv_request child;
+
+    (void)state;
+    admit(manager, parent);
+    run_step(&target, manager, entries, 1);
+    child = fork_of(manager, parent, 10);
+    append_tokens(manager, parent, "70..75");
+    append_tokens(manager, child, "80..85");
+    assert_ok(pkv_allocate_slots(manager, parent, &args, NULL));
+    assert_ok(pkv_allocate_slots(manager, child, &args, NULL));
+    assert_int_equal(run_copies(&target, manager), 1);
+    assert_string_equal(table_text(manager, parent, 0), "2");
+    assert_string_equal(table_text(manager, child, 0), "1");
+    assert_memory_equal(&target.slots[2 * 16], &target.slots[1 * 16], 10 * sizeof target.slots[0]);
+    entries[0] = (pkv_batch_entry){parent, 10, 6};
+    entries[1] = (pkv_batch_entry){child, 10, 6};
+    run_step(&target, manager, entries, 2);
+    assert_string_equal(refs_text(manager, 1, 2), "1 1");
+    assert_string_equal(hit_text(manager, open_prompt(manager, "0..9 70..76"), 0), "2");
+    assert_string_equal(hit_text(manager, open_prompt(manager, "0..9 80..86"), 0), "1");
+}
+
 /* Beams of width 4 over many steps: all forks, appends, closes, allocates, copies; each beam reads
  * exactly its own tokens. */
 static void beams_read_their_own_tokens(void **state) {
@@ -289,6 +352,8 @@ int main(void) {
         fixture_test(copy_counts_as_a_needed_block),
         fixture_test(freed_target_cancels_its_pair),
         fixture_test(copy_of_a_waiting_target_reads_where_that_reads),
+        fixture_test(second_fork_leaves_the_first_child_alone),
+        fixture_test(requests_that_share_part_of_a_block_write_distinct_blocks),
         fixture_test(beams_read_their_own_tokens),
     };
 

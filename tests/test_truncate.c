@@ -6,6 +6,7 @@
 #include <pagedkv/sharing.h>
 
 #include "support/fixture.h"
+#include "support/rand.h"
 
 #define assert_ok(call) assert_int_equal(call, PKV_OK)
 
@@ -114,6 +115,62 @@ static void failed_step_takes_back_what_a_cut_request_published(void **state) {
     assert_ok(pkv_manager_check(manager));
 }
 
+/* PUB-041: accepted drafts were appended before the stop string in them was seen. */
+static void tokens_behind_a_stop_are_taken_back_and_the_next_turn_hits(void **state) {
+    (void)state;
+    for (int32_t num_accepted = 7; num_accepted <= 40; num_accepted += 11) {
+        pkv_manager *manager = make_small_manager(31, 16);
+        pkv_request request = open_prompt(manager, "0..29");
+
+        admit(manager, request);
+        append_tokens(manager, request, "30..%d", 29 + num_accepted);
+        (void)rewrite(manager, request, 30, num_accepted);
+        assert_ok(pkv_truncate(manager, request, 33));
+        assert_int_equal(info_of(manager, request).num_tokens, 33);
+        assert_int_equal(info_of(manager, request).num_keys, 2);
+        assert_int_equal(num_table_blocks(manager, request, 0), 3);
+        assert_int_equal(num_free_blocks(manager), 27);
+        append_tokens(manager, request, "90..99");
+        assert_int_equal(rewrite(manager, request, 33, 10), 0);
+        end_request(manager, request);
+        assert_int_equal(find_hit(manager, open_prompt(manager, "0..32 90..99")), 32);
+        assert_int_equal(find_hit(manager, open_prompt(manager, "0..32 33..62")), 32);
+    }
+}
+
+/* PUB-043: a block has room for what it had room for, however often tokens come and go. */
+static void blocks_follow_the_length_through_random_cuts(void **state) {
+    pkv_manager *manager = make_small_manager(300, 16);
+    pkv_request request = open_prompt(manager, "0..31");
+    test_source source = test_source_of_seed(43);
+    int32_t length = 32;
+
+    (void)state;
+    admit(manager, request);
+    assert_ok(pkv_truncate(manager, request, 31));
+    append_tokens(manager, request, "7");
+    assert_int_equal(rewrite(manager, request, 31, 1), 0);
+    assert_string_equal(table_text(manager, request, 0), "1 2");
+    for (int32_t step = 0; step < 10000; step++) {
+        int32_t count = test_draw_between(&source, 1, 5);
+
+        if (length <= 5 || (length < 600 && test_draw(&source, 2) == 0)) {
+            append_tokens(manager, request, "%d*%d", count, step);
+            assert_int_equal(rewrite(manager, request, length, count), 0);
+            length += count;
+        } else {
+            length -= count;
+            assert_ok(pkv_truncate(manager, request, length));
+        }
+        assert_int_equal(info_of(manager, request).num_tokens, length);
+        assert_int_equal(num_table_blocks(manager, request, 0), (length + 15) / 16);
+        assert_int_equal(num_free_blocks(manager), 299 - (length + 15) / 16);
+        if (step % 500 == 0) {
+            assert_ok(pkv_manager_check(manager));
+        }
+    }
+}
+
 static void refusals_change_nothing(void **state) {
     pkv_group_config groups[2] = {full_group(4), window_group(4, 5)};
     pkv_manager *manager = make_hybrid_manager(40, groups, 2);
@@ -146,6 +203,8 @@ int main(void) {
         fixture_test(lookup_after_other_tokens_is_made_anew),
         fixture_test(cut_column_is_not_published_before_it_is_written),
         fixture_test(failed_step_takes_back_what_a_cut_request_published),
+        fixture_test(tokens_behind_a_stop_are_taken_back_and_the_next_turn_hits),
+        fixture_test(blocks_follow_the_length_through_random_cuts),
         fixture_test(refusals_change_nothing),
     };
 
