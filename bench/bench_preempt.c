@@ -4,7 +4,8 @@
 /* bench_preempt: what it costs to take a running request's blocks away and to bring it back, by
  * recomputing its tokens or by swapping its blocks to host memory, over block sizes and links.
  * Planning and copies on the CPU device are measured; the times of link and model are worked out
- * from the numbers that the options name.
+ * from the numbers that the options name. Then a workload on a bounded pool, with the scheduler
+ * that takes the victims itself: preempt_policies.c.
  *
  * Method: one victim, an intruder that uses a share of the pool meanwhile, and the victim again.
  * Rounds are interleaved over the block sizes; medians over the rounds. A plan is made a few times
@@ -16,6 +17,7 @@
 
 #include "options.h"
 #include "plot.h"
+#include "preempt_policies.h"
 #include "report.h"
 
 #define BENCH "preempt"
@@ -29,6 +31,7 @@ struct setup {
     int32_t num_tokens, rounds, num_layers, share;
     double token_kib, copy_us, parameters, teraflops;
     bench_list block_sizes, links;
+    preempt_policies policies;
 };
 
 /* One block size: what was planned, and the medians of what was measured. */
@@ -396,8 +399,42 @@ static bool measure(const struct setup *setup, struct outcome *outcomes) {
     return is_right;
 }
 
+/* What the two parts share; the second knows whole blocks only. */
+static bool measure_policies(struct setup *setup, preempt_row *rows, int32_t *num_rows) {
+    setup->policies.token_kib = setup->token_kib;
+    setup->policies.parameters = setup->parameters;
+    setup->policies.teraflops = setup->teraflops;
+    setup->policies.block_copy_us = setup->copy_us * setup->num_layers;
+    return setup->policies.num_requests == 0 || setup->is_csv ||
+           preempt_policies_run(&setup->policies, rows, num_rows);
+}
+
+static void print(const struct setup *setup,
+                  const struct outcome *outcomes,
+                  const preempt_row *rows,
+                  int32_t num_rows) {
+    for (int32_t b = 0; b < setup->block_sizes.num_values && (setup->is_json || setup->is_csv);
+         b++) {
+        if (setup->is_json) {
+            print_json(setup, &outcomes[b]);
+        } else {
+            print_csv(setup, &outcomes[b], b == 0);
+        }
+    }
+    if (setup->is_json) {
+        preempt_policies_print_json(BENCH, rows, num_rows);
+    } else if (!setup->is_csv) {
+        print_report(setup, outcomes);
+        if (num_rows > 0) {
+            preempt_policies_print(&setup->policies, rows, num_rows);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     static struct outcome outcomes[BENCH_MAX_LIST];
+    static preempt_row rows[PREEMPT_MAX_ROWS];
+    int32_t num_rows = 0;
     struct setup setup = {.num_tokens = 2000,
                           .rounds = 11,
                           .num_layers = 32,
@@ -407,7 +444,13 @@ int main(int argc, char **argv) {
                           .parameters = 8,
                           .teraflops = 200,
                           .block_sizes = {6, {8, 16, 32, 64, 128, 256}},
-                          .links = {3, {8, 25, 50}}};
+                          .links = {3, {8, 25, 50}},
+                          .policies = {.num_requests = 96,
+                                       .num_blocks = 601,
+                                       .block_size = 16,
+                                       .seed = 1,
+                                       .links = {4, {1, 3, 8, 50}},
+                                       .step_ms = 5}};
     const bench_option options[] = {
         {"tokens", BENCH_INT, &setup.num_tokens, "N", "tokens of the victim", 64, 16384},
         {"block-sizes", BENCH_LIST, &setup.block_sizes, "LIST", "tokens in a block", 1, 1024},
@@ -420,6 +463,15 @@ int main(int argc, char **argv) {
         {"teraflops", BENCH_DOUBLE, &setup.teraflops, "X", "that a prefill reaches", 0.01, 100000},
         {"share", BENCH_INT, &setup.share, "N", "percent of the pool that others use", 60, 100},
         {"rounds", BENCH_INT, &setup.rounds, "N", "rounds", 1, MAX_ROUNDS},
+        {"requests", BENCH_INT, &setup.policies.num_requests, "N",
+         "requests that the scheduler serves; 0 = not that part", 0, 4096},
+        {"pool", BENCH_INT, &setup.policies.num_blocks, "N", "blocks of 16 of its pool", 140,
+         65536},
+        {"serve-links", BENCH_LIST, &setup.policies.links, "LIST", "GB/s of its links", 1, 4096},
+        {"step-ms", BENCH_DOUBLE, &setup.policies.step_ms, "X", "least time of a step", 0.01, 1000},
+        {"seed", BENCH_UINT64, &setup.policies.seed, "N", "of its requests", 0, 0},
+        {"unordered", BENCH_FLAG, &setup.policies.is_unordered, NULL,
+         "its swaps out hold the blocks until they have run", 0, 0},
         {"out", BENCH_STRING, &setup.out, "FOLDER", "write preempt.svg there", 0, 0},
         {"csv", BENCH_FLAG, &setup.is_csv, NULL, "a line for each block size and link", 0, 0},
         {"json", BENCH_FLAG, &setup.is_json, NULL, "JSON lines only", 0, 0}};
@@ -431,19 +483,10 @@ int main(int argc, char **argv) {
     if (!bench_parse_options(&program, argc, argv, &exit_code)) {
         return exit_code;
     }
-    if (!measure(&setup, outcomes)) {
+    if (!measure(&setup, outcomes) || !measure_policies(&setup, rows, &num_rows)) {
         return BENCH_EXIT_FAILED;
     }
-    for (int32_t b = 0; b < setup.block_sizes.num_values && (setup.is_json || setup.is_csv); b++) {
-        if (setup.is_json) {
-            print_json(&setup, &outcomes[b]);
-        } else {
-            print_csv(&setup, &outcomes[b], b == 0);
-        }
-    }
-    if (!setup.is_json && !setup.is_csv) {
-        print_report(&setup, outcomes);
-    }
+    print(&setup, outcomes, rows, num_rows);
     if (setup.out != NULL && plot_is_available() &&
         (!bench_make_folder(setup.out) || !plot(&setup, outcomes))) {
         return BENCH_EXIT_FAILED;

@@ -188,6 +188,34 @@ static void late_swap_out_is_waited_for(void **state) {
     trial_complete(trial);
 }
 
+/* One block is free, and a newcomer would take it from the one that waits for it and one more. */
+static void newcomer_does_not_overtake_who_waits_for_a_swap(void **state) {
+    struct trial *trial = *state;
+    memset(&the_link, 0, sizeof the_link);
+    the_link.out_status = PKV_IN_PROGRESS;
+    trial->num_slots = SLOTS;
+    trial->config.swapping = (scheduler_swapping){
+        .preemption = SCHEDULER_SWAP, .copy = run_copies, .copy_context = &the_link};
+    trial->config.long_prefill_threshold = 48;
+    trial->config.admit_partial_sequences = true;
+    trial_start(trial, 11);
+    trial_add(trial, 0, 128, 16, 0);
+    trial_add(trial, 1, 80, 16, 0);
+    EXPECT_STEP(trial, 48, 48);
+    trial_complete(trial);
+    EXPECT_STEP(trial, 48);
+    assert_int_equal(the_link.num_copies[0], 3);
+    trial_complete(trial);
+    assert_int_equal(scheduler_abort(trial->scheduler, trial->requests[1]), PKV_OK);
+    trial_add(trial, 2, 16, 16, 0);
+
+    assert_int_equal(trial_count_free_blocks(trial), 1);
+    expect_empty_step(trial);
+    end_swap(trial, 0, true);
+    EXPECT_STEP(trial, 32, 16);
+    trial_complete(trial);
+}
+
 /* Copies in order with the steps hold nobody up but their own request. */
 static void ordered_swap_out_frees_at_once(void **state) {
     struct trial *trial = *state;
@@ -439,6 +467,7 @@ int main(void) {
         TRIAL_TEST(slow_model_is_spared),
         cmocka_unit_test(costs_add_up),
         TRIAL_TEST(late_swap_out_is_waited_for),
+        TRIAL_TEST(newcomer_does_not_overtake_who_waits_for_a_swap),
         TRIAL_TEST(ordered_swap_out_frees_at_once),
         TRIAL_TEST(late_load_computes_when_it_is_there),
         TRIAL_TEST(load_outlives_its_request),
