@@ -3,10 +3,9 @@
 
 /* Goal: the benches' scheduler preempts by swap: what comes back from the tier is not computed
  * again, what is late is waited for and nobody else is preempted for it, what is refused or fails
- * is computed again, and all requests get the same tokens whatever became of their blocks.
+ * is computed again. Whole workloads are test_scheduler_workloads.c.
  * Method: two or three requests of five blocks, of which the last is preempted for the sixth block
- * of the first, with a callback that says what a link would; then workloads with content. */
-#include "bench/preempt_serve.h"
+ * of the first, with a callback that says what a link would. */
 #include "scheduler_trial.h"
 
 #include <string.h>
@@ -150,6 +149,33 @@ static void slow_link_is_left_alone(void **state) {
 
 static void slow_model_is_spared(void **state) {
     assert_int_equal(count_swaps_by_cost(*state, 13.0), 2);
+}
+
+/* 0.2 s a block, both ways, against 0.016 s and what attention adds: a long victim's tokens have
+ * more to attend to. */
+static void long_victim_is_swapped_and_short_one_is_not(void **state) {
+    struct trial *trial = *state;
+    for (int32_t is_long = 0; is_long < 2; is_long++) {
+        int32_t num_tokens = is_long == 1 ? 320 : 80;
+        memset(&the_link, 0, sizeof the_link);
+        trial->num_slots = SLOTS;
+        trial->config.swapping = (scheduler_swapping){.preemption = SCHEDULER_BY_COST,
+                                                      .copy = run_copies,
+                                                      .copy_context = &the_link,
+                                                      .costs = even_costs};
+        trial->config.swapping.costs.flops_per_pair = 0.1;
+        trial_start(trial, 5 + num_tokens / 16 + 1);
+        trial_add(trial, 0, 80, 2, 0);
+        trial_add(trial, 1, num_tokens, 16, 0);
+        EXPECT_STEP(trial, 80, num_tokens);
+        trial_complete(trial);
+        EXPECT_STEP(trial, 1);
+        assert_int_equal(the_link.num_swaps, is_long);
+        if (is_long == 0) {
+            assert_int_equal(trial_tear_down(state), 0);
+            assert_int_equal(trial_set_up(state), 0);
+        }
+    }
 }
 
 static void costs_add_up(void **state) {
@@ -385,86 +411,13 @@ static void swapping_that_cannot_work_is_refused(void **state) {
     scheduler_destroy(other);
 }
 
-/* ---- whole workloads ------------------------------------------------------------------------- */
-
-static const preempt_serve_args base_args = {.num_blocks = 260,
-                                             .num_slots = 400,
-                                             .has_tier = true,
-                                             .track_steps = true,
-                                             .costs = {.link_bytes_per_second = 2e9,
-                                                       .block_bytes = 2 << 20,
-                                                       .block_size = 16,
-                                                       .flops_per_second = 2e14,
-                                                       .flops_per_token = 16e9},
-                                             .step_seconds = 0.005};
-
-/* Every combination of what differs; the content is verified through the block tables inside. */
-static void all_requests_finish_with_the_same_tokens(void **state) {
-    workload_list workload;
-    char text[WORKLOAD_MAX_ERROR];
-    uint64_t digest = 0;
-    scheduler_stats sum = {0};
-
-    (void)state;
-    assert_true(workload_make_table("sharegpt", 3, 24, &workload, text));
-    for (int32_t i = 0; i < 3 * 32; i++) {
-        preempt_serve_args args = base_args;
-        preempt_serve_result result;
-        const char *error;
-
-        args.workload = &workload;
-        args.preemption = (scheduler_preemption)(i % 3);
-        args.policy = i / 3 % 2 == 0 ? SCHEDULER_FCFS : SCHEDULER_PRIORITY;
-        args.copies_are_ordered = i / 6 % 2 == 0;
-        args.failing_start = i / 12 % 2 == 0 ? 0 : 3;
-        args.failing_end = i / 24 % 2 == 0 ? 0 : 2;
-        args.num_slots = i / 48 % 2 == 0 ? 400 : 60;
-        if (!preempt_serve_run(&args, &result, &error)) {
-            fail_msg("case %d: %s", (int)i, error);
-        }
-        if (i == 0) {
-            digest = result.digest;
-        }
-        assert_true(result.digest == digest);
-        assert_int_equal(result.stats.num_finished, 24);
-        assert_true(result.stats.num_preemptions > 0);
-        assert_true(args.preemption != SCHEDULER_RECOMPUTE || result.link_bytes == 0.0);
-        sum.num_swap_ins += result.stats.num_swap_ins;
-        sum.num_refused_swaps += result.stats.num_refused_swaps;
-        sum.num_loaded_tokens += result.stats.num_loaded_tokens;
-    }
-    assert_true(sum.num_swap_ins > 0 && sum.num_refused_swaps > 0 && sum.num_loaded_tokens > 0);
-    workload_release(&workload);
-}
-
-/* The longest request alone does not fit twice; a link of next to nothing is waited for. */
-static void slow_link_ends(void **state) {
-    workload_list workload;
-    char text[WORKLOAD_MAX_ERROR];
-    preempt_serve_args args = base_args;
-    preempt_serve_result slow;
-    preempt_serve_result fast;
-    const char *error;
-
-    (void)state;
-    assert_true(workload_make_table("sharegpt", 4, 12, &workload, text));
-    args.workload = &workload;
-    args.preemption = SCHEDULER_SWAP;
-    args.num_blocks = 140;
-    assert_true(preempt_serve_run(&args, &fast, &error));
-    args.costs.link_bytes_per_second = 1e7;
-    assert_true(preempt_serve_run(&args, &slow, &error));
-    assert_true(slow.digest == fast.digest);
-    assert_true(slow.num_empty_steps > fast.num_empty_steps);
-    workload_release(&workload);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         TRIAL_TEST(recomputed_victim_computes_what_is_gone),
         TRIAL_TEST(swapped_victim_loads_what_is_gone),
         TRIAL_TEST(slow_link_is_left_alone),
         TRIAL_TEST(slow_model_is_spared),
+        TRIAL_TEST(long_victim_is_swapped_and_short_one_is_not),
         cmocka_unit_test(costs_add_up),
         TRIAL_TEST(late_swap_out_is_waited_for),
         TRIAL_TEST(newcomer_does_not_overtake_who_waits_for_a_swap),
@@ -478,8 +431,6 @@ int main(void) {
         TRIAL_TEST(failed_load_is_computed_again),
         TRIAL_TEST(victim_with_a_share_of_an_untracked_step_is_not_swapped),
         TRIAL_TEST(swapping_that_cannot_work_is_refused),
-        cmocka_unit_test(all_requests_finish_with_the_same_tokens),
-        cmocka_unit_test(slow_link_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
