@@ -6,8 +6,8 @@
  * reference. The situations stand in manager_cases.h, the curves in manager_curves.h.
  *
  * Method: rounds are interleaved over all cases; in a round a case is run untimed for half a
- * millisecond, at least once, so that caches and branch predictors know it, and then once timed; the
- * median over the rounds is reported. */
+ * millisecond, at least once, so that caches and branch predictors know it, and then once timed;
+ * the median over the rounds is reported. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* bench_transfer: how fast blocks move: to and from a file, beside the disk's own sequential rate of
- * the same run; inside memory by the CPU device, beside memcpy.
+/* bench_transfer: how fast blocks move: to and from a file, beside the disk's own sequential rate
+ * of the same run; inside memory by the CPU device, beside memcpy.
  *
  * Method: the file is read and written with O_DIRECT on both sides, so that no page cache answers;
  * where the system refuses that, the run says so and measures nothing of files. All variants run in

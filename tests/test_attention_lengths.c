@@ -5,7 +5,8 @@
  * more requests than 16 bits can count, one long request among many short ones.
  *
  * The one idea: a table may name the same blocks again and again. Keys repeated n times leave the
- * output as it is and add log(n) to the lse, so that a million keys need no memory and no oracle. */
+ * output as it is and add log(n) to the lse, so that a million keys need no memory and no
+ * oracle. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* Forks and swaps of the same blocks at once, with preemption, deferred frees and failed steps in
- * between. What each request reads is checked on a mirror of the device: a slot holds the token that
- * was written there, also after it went out to the tier and came back. */
+ * between. What each request reads is checked on a mirror of the device: a slot holds the token
+ * that was written there, also after it went out to the tier and came back. */
 #include <pagedkv/sharing.h>
 
 #include <string.h>

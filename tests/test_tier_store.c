@@ -111,7 +111,8 @@ static void requests_survive_a_restart_in_a_file(void **state) {
     stop_engine();
 }
 
-/* Flip one byte of what the file holds of the block at `position` in the group of full attention. */
+/* Flip one byte of what the file holds of the block at `position` in the group of full
+ * attention. */
 static void flip_byte_of(pkv_request request, int32_t position) {
     static unsigned char bytes[1 << 18];
     int32_t tokens[MAX_LEN];
@@ -139,8 +140,8 @@ static void flip_byte_of(pkv_request request, int32_t position) {
     assert_int_equal(fclose(file), 0);
 }
 
-/* The fifth block of the second request, in full attention, is rotten: only its own tokens and those
- * behind it are computed again. */
+/* The fifth block of the second request, in full attention, is rotten: only its own tokens and
+ * those behind it are computed again. */
 static void rotten_block_is_not_used_and_is_computed_again(void **state) {
     const int32_t num_left = 4 * BLOCK_TOKENS;
 

@@ -34,12 +34,12 @@ extern "C" {
  * child                valid until pkv_request_close; it has a row of its own if it has blocks.
  *
  * Both go on with pkv_allocate_slots; whoever first writes into a block that both hold gets a copy
- * of it. In windowed groups the child takes only what its next token can see. When a step fails that
- * the parent took part in before the fork, the child is one of its requests, too.
+ * of it. In windowed groups the child takes only what its next token can see. When a step fails
+ * that the parent took part in before the fork, the child is one of its requests, too.
  *
  * Returns PKV_OK, PKV_NO_FREE_ROWS, PKV_ERROR_LIMIT (handles or tokens: max_requests,
- * max_total_tokens), PKV_ERROR_BUSY (a swap-in of the parent is open), PKV_ERROR_INVALID_ARGUMENT (a
- * count out of range, or the parent has dropped blocks behind its window that the child would
+ * max_total_tokens), PKV_ERROR_BUSY (a swap-in of the parent is open), PKV_ERROR_INVALID_ARGUMENT
+ * (a count out of range, or the parent has dropped blocks behind its window that the child would
  * see). */
 PKV_API pkv_status pkv_fork(pkv_manager *manager,
                             pkv_request parent,
@@ -47,16 +47,16 @@ PKV_API pkv_status pkv_fork(pkv_manager *manager,
                             pkv_request *child);
 
 /* Take back all tokens but the first num_tokens, with their keys and the blocks that only they
- * need: after a stop string, an edit, or to generate anew. Not for rejected drafts, which were never
- * appended. [mutates manager | O(blocks freed) | all-or-nothing]
+ * need: after a stop string, an edit, or to generate anew. Not for rejected drafts, which were
+ * never appended. [mutates manager | O(blocks freed) | all-or-nothing]
  *
  * num_tokens  1 .. the request's tokens, with which nothing happens. Lookahead columns go, too. The
  *             caller's count of computed tokens must be at most num_tokens from now on.
  *
  * What was published stays findable: a block that is cut in the middle keeps its key and content
  * for others until this request writes into it, and is copied then, or loses its key where nobody
- * else holds it. A step that has not run and will not is withdrawn first, with pkv_unschedule. Media
- * that begin behind the cut are forgotten with their tokens.
+ * else holds it. A step that has not run and will not is withdrawn first, with pkv_unschedule.
+ * Media that begin behind the cut are forgotten with their tokens.
  *
  * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT (a count out of range, a cut within a media item, or a
  * window that has passed what the last token left sees: pkv_free first), PKV_ERROR_BUSY (a swap-in

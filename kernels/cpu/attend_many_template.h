@@ -258,7 +258,8 @@ NOINLINE void many_softmax(struct pkvi_cpu_scratch *scratch, int32_t count, int3
     }
 }
 
-/* accumulator = factor * accumulator + weights * values; meanwhile the keys of `next` are fetched. */
+/* accumulator = factor * accumulator + weights * values; meanwhile the keys of `next` are
+ * fetched. */
 NOINLINE void many_values(const struct pkvi_cpu_tile *tile,
                           const struct pkvi_cpu_rows *next,
                           int32_t count,

@@ -290,7 +290,8 @@ static pkv_status check_batch(const pkv_plan *plan, const pkv_batch *given, pkv_
     return fits ? PKV_OK : PKV_ERROR_LIMIT;
 }
 
-/* Tiles of rows that a request is cut into: pkvi_tile_rows with divisors that the compiler knows. */
+/* Tiles of rows that a request is cut into: pkvi_tile_rows with divisors that the compiler
+ * knows. */
 static int32_t count_tiles(const pkv_plan *plan, int32_t num_queries) {
     int64_t num_rows = (int64_t)num_queries * plan->group_size;
 

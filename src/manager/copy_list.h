@@ -4,8 +4,9 @@
 /* The list of copies that wait to be taken by the caller: which block gets whose content. When a
  * copy is needed is decided by pkv_allocate_slots; nothing is copied here.
  *
- * The one idea: a pair holds a reference of its source, so no block that is to be read can be handed
- * out and become a target. With that and one pair a target, the pairs may run in parallel. */
+ * The one idea: a pair holds a reference of its source, so no block that is to be read can be
+ * handed out and become a target. With that and one pair a target, the pairs may run in
+ * parallel. */
 #ifndef PKVI_MANAGER_COPY_LIST_H
 #define PKVI_MANAGER_COPY_LIST_H
 

@@ -195,8 +195,8 @@ void pkvi_request_append_keys(struct pkvi_request_map *map,
     }
 }
 
-/* Take a handle and the pages of `max_num_tokens` for a request that is set by the caller. NULL and a
- * text where one of them is missing. */
+/* Take a handle and the pages of `max_num_tokens` for a request that is set by the caller. NULL
+ * and a text where one of them is missing. */
 static struct pkvi_request *take_request(struct pkvi_request_map *map,
                                          int32_t max_num_tokens,
                                          struct pkvi_error_text *error) {

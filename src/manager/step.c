@@ -44,7 +44,8 @@ static int32_t first_undone(
     return num_cached;
 }
 
-/* Let the columns from `first` on be offered for publication again. Others may hold their blocks. */
+/* Let the columns from `first` on be offered for publication again. Others may hold their
+ * blocks. */
 static void unsettle(pkv_manager *manager, int32_t g, int32_t row_number, int32_t first) {
     struct pkvi_table_row *row = pkvi_manager_row(manager, g, row_number);
     int32_t owner = manager->rows.owner_of[row_number];

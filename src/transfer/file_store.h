@@ -5,7 +5,8 @@
  * file_store.c, moving in file_transfer.c.
  *
  * The one idea: a write is three stages, each begun when the one before has ended for every block
- * of the transfer: the old entries become zero, the data is written, the new entries are written. */
+ * of the transfer: the old entries become zero, the data is written, the new entries are
+ * written. */
 #ifndef PKVI_TRANSFER_FILE_STORE_H
 #define PKVI_TRANSFER_FILE_STORE_H
 

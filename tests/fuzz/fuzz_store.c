@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Property: whatever a store's file holds, opening it ends, and no block is returned whose bytes are
- * not what was stored under its key; the store can be written to afterwards.
+/* Property: whatever a store's file holds, opening it ends, and no block is returned whose bytes
+ * are not what was stored under its key; the store can be written to afterwards.
  *
  * The input is a list of edits to a good file of four blocks (a byte put somewhere, or the file cut
  * off), or, after a first byte of 255, the file itself. A block is checked by its checksum being

@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* The state of the one block that runs, for the files of the engine: engine.cpp starts grids and
- * chooses who runs, sync.cpp makes threads wait for each other, shared.cpp is the shared memory with
- * its copies in flight, matrix.cpp the tensor core, race.cpp and hooks.cpp watch every access.
+ * chooses who runs, sync.cpp makes threads wait for each other, shared.cpp is the shared memory
+ * with its copies in flight, matrix.cpp the tensor core, race.cpp and hooks.cpp watch every access.
  *
  * The one idea: a thread of a kernel is a fiber. Only one runs, so that nothing here needs a lock,
  * and every order in which threads may run can be asked for. */
@@ -168,7 +168,8 @@ void check_shared(const char *address,
                   site where);
 void set_in_flight(const char *address, size_t size, bool is_in_flight);
 
-/* One access of the running thread, at `program_counter` or, where a twin reports it, at `where`. */
+/* One access of the running thread, at `program_counter` or, where a twin reports it, at
+ * `where`. */
 void access(
     const void *address, size_t size, bool is_write, const void *program_counter, site where);
 

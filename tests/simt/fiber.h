@@ -33,7 +33,8 @@ struct fiber {
 /* Give the fiber a stack with a guard page below. Stops the program where there is no memory. */
 void fiber_create(fiber &which);
 
-/* Let the next switch to the fiber call `entry`, which calls fiber_arrive first and never returns. */
+/* Let the next switch to the fiber call `entry`, which calls fiber_arrive first and never
+ * returns. */
 void fiber_restart(fiber &which, void (*entry)());
 
 void fiber_arrive();

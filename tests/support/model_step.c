@@ -88,8 +88,9 @@ model_statuses model_step_fail(model_manager *model, uint64_t step) {
     return MODEL_OK;
 }
 
-/* Whether the key in this column was published in a step >= `step` while the request held the block:
- * by it, or by one that it shares the block with. What it began with is a hit like any other. */
+/* Whether the key in this column was published in a step >= `step` while the request held the
+ * block: by it, or by one that it shares the block with. What it began with is a hit like any
+ * other. */
 static bool is_own_since(const model_manager *model,
                          const model_request *request,
                          int32_t group,

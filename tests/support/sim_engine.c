@@ -202,8 +202,8 @@ static void start_load(engine *self, int32_t slot, pkv_slots_args *args) {
     }
 }
 
-/* A block that loses its key while its step is being built no longer tells who published it, so that
- * withdrawing that one would not be refused: evict between steps. */
+/* A block that loses its key while its step is being built no longer tells who published it, so
+ * that withdrawing that one would not be refused: evict between steps. */
 static bool may_evict(const engine *self) {
     return self->steps[self->num_steps - 1].num_entries == 0;
 }

@@ -94,8 +94,8 @@ pkv_status sim_call_unschedule(sim *self, pkv_request handle, uint64_t step);
 pkv_status sim_call_evict(sim *self, const pkv_block_id *ids, int32_t num_blocks);
 pkv_status sim_call_reset(sim *self);
 
-/* sim_sharing.c. `*slot` is the model's request of the child, -1 when there is none; `copies` may be
- * NULL, else it has room for MODEL_MAX_BLOCKS. */
+/* sim_sharing.c. `*slot` is the model's request of the child, -1 when there is none; `copies` may
+ * be NULL, else it has room for MODEL_MAX_BLOCKS. */
 pkv_status sim_call_fork(sim *self, pkv_request parent, int32_t num_computed_tokens, int32_t *slot);
 pkv_status sim_call_truncate(sim *self, pkv_request handle, int32_t num_tokens);
 pkv_status sim_call_take_copies(
