@@ -14,6 +14,12 @@
 
 #include "support/test_devices.h"
 
+#ifdef TEST_SIMT
+#include <pagedkv/cuda.h>
+
+#include "simt_control.h"
+#endif
+
 /* The base: decode, verification, chunked prefill and a long decode, on every path of the
  * kernels. */
 static const struct attention_case base_case = {
@@ -191,6 +197,43 @@ static void batch(const struct test_device *device, const void *context) {
     }
 }
 
+#ifdef TEST_SIMT
+/* Grids as large as another device, their blocks and threads in another order. */
+static void threads(const struct test_device *device, const void *context) {
+    static const struct {
+        int num_multiprocessors;
+        uint64_t seed;
+        bool is_reversed;
+    } schedules[] = {{1, 0, false}, {3, 0, true}, {7, 5, false}};
+    const simt_device usual = *simt_get_device();
+    const pkv_cuda_config config = {.struct_size = sizeof config};
+
+    (void)context;
+    for (int v = 0; v < NUM_VARIANTS; v++) {
+        struct attention_case c = variant_of(v);
+        struct attention_run base;
+
+        execute(&base, &c, device);
+        for (size_t i = 0; i < sizeof schedules / sizeof schedules[0]; i++) {
+            struct test_device other = *device;
+            struct attention_run run;
+
+            simt_get_device()->num_multiprocessors = schedules[i].num_multiprocessors;
+            assert_int_equal(pkv_device_create_cuda(&config, &other.device), PKV_OK);
+            simt_get_options()->seed = schedules[i].seed;
+            simt_get_options()->is_reversed = schedules[i].is_reversed;
+            execute(&run, &c, &other);
+            simt_get_options()->seed = 0;
+            simt_get_options()->is_reversed = false;
+            *simt_get_device() = usual;
+            expect_same(&base, &run);
+            attention_run_destroy(&run);
+            pkv_device_destroy(other.device);
+        }
+        attention_run_destroy(&base);
+    }
+}
+#else
 /* Items in reverse, on three workers in turn. */
 static void reverse_parallel_for(void *context,
                                  int32_t num_items,
@@ -235,6 +278,7 @@ static void threads(const struct test_device *device, const void *context) {
     }
     assert_true(num_calls > 0 || device->instructions == PKV_CPU_REFERENCE);
 }
+#endif
 
 /* A plan for longer sequences, and device lengths that fall inside another chunk. */
 static void planned_length(const struct test_device *device, const void *context) {

@@ -32,6 +32,44 @@ static float part_lse(int part, int token) {
     }
 }
 
+static size_t bytes_of(const pkv_tensor *tensor) {
+    int64_t count = 1;
+
+    for (int i = 0; i < tensor->rank; i++) {
+        count *= tensor->shape[i];
+    }
+    return (size_t)count * pkv_dtype_size(tensor->dtype);
+}
+
+/* Merge dense host arrays on the device; the output may be one of the parts. */
+static pkv_status merge(const struct test_device *device, const pkv_merge_args *args) {
+    pkv_tensor outputs[PKV_MAX_MERGE_PARTS], lses[PKV_MAX_MERGE_PARTS];
+    pkv_merge_args call = *args;
+    struct device_twins twins;
+    bool is_in_place = false;
+
+    device_twins_open(&twins, device);
+    for (int32_t part = 0; part < args->num_parts; part++) {
+        outputs[part] = args->outputs[part];
+        lses[part] = args->lses[part];
+        outputs[part].data =
+            device_twins_write(&twins, outputs[part].data, bytes_of(&outputs[part]));
+        lses[part].data = device_twins_write(&twins, lses[part].data, bytes_of(&lses[part]));
+        if (args->output.data == args->outputs[part].data) {
+            call.output.data = outputs[part].data;
+            call.lse.data = lses[part].data;
+            is_in_place = true;
+        }
+    }
+    if (!is_in_place) {
+        call.output.data = device_twins_write(&twins, args->output.data, bytes_of(&args->output));
+        call.lse.data = device_twins_write(&twins, args->lse.data, bytes_of(&args->lse));
+    }
+    call.outputs = outputs;
+    call.lses = lses;
+    return device_twins_close(&twins, pkv_merge_states(device->device, &call, NULL));
+}
+
 /* One merged row against its weighted sums. */
 static void expect_merged(const pkv_merge_args *args, int row, const double *sum) {
     float got_lse = ((const float *)args->lse.data)[row];
@@ -95,7 +133,7 @@ static void check_parts(const struct test_device *device,
         args.output = outputs[in_place];
         args.lse = lses[in_place];
     }
-    assert_int_equal(pkv_merge_states(device->device, &args, NULL), PKV_OK);
+    assert_int_equal(merge(device, &args), PKV_OK);
     for (int row = 0; row < TOKENS * HEADS; row++) {
         expect_merged(&args, row, sums + row * (SIZE + 3));
     }
@@ -143,7 +181,23 @@ static void bad_merges(const struct test_device *device, const void *context) {
     args.output.dtype = PKV_DTYPE_INT8;
     assert_int_equal(pkv_merge_states(device->device, &args, NULL), PKV_ERROR_UNSUPPORTED);
     args.output = outputs;
-    assert_int_equal(pkv_merge_states(device->device, &args, NULL), PKV_OK);
+    args.lse = lses;
+    assert_int_equal(merge(device, &args), PKV_OK);
+}
+
+/* The first blocks of request 0 are every request's. */
+static void share_prefix(struct attention_run *run,
+                         const struct test_device *device,
+                         int num_blocks) {
+    int32_t *rows = run->table.host;
+
+    for (int i = 1; i < run->c.num_requests; i++) {
+        memcpy(rows + (i + 1) * run->num_columns, rows + run->num_columns,
+               (size_t)num_blocks * sizeof *rows);
+    }
+    if (device->memory != NULL) {
+        device->memory->upload(device->memory->context, run->table.device, rows, run->table.size);
+    }
 }
 
 /* Three requests over a shared prefix of 80 keys: one non-causal call for all their queries over
@@ -171,15 +225,11 @@ static void cascade(const struct test_device *device, const void *context) {
     for (int i = 0; i < NUM; i++) {
         suffix_case.seq_lens[i] -= PREFIX;
     }
-    attention_run_create(&whole, &whole_case, NULL);
-    attention_run_create(&prefix, &prefix_case, NULL);
-    attention_run_create(&suffix, &suffix_case, NULL);
-    /* All read the whole case's pool: the prefix blocks are request 0's for all. */
-    int32_t *rows = whole.table.host;
-    for (int i = 1; i < NUM; i++) {
-        memcpy(rows + (i + 1) * whole.num_columns, rows + whole.num_columns,
-               PREFIX / 16 * sizeof *rows);
-    }
+    attention_run_create(&whole, &whole_case, device->memory);
+    attention_run_create(&prefix, &prefix_case, device->memory);
+    attention_run_create(&suffix, &suffix_case, device->memory);
+    /* All read the whole case's pool. */
+    share_prefix(&whole, device, PREFIX / 16);
     prefix.args.query = suffix.args.query = whole.args.query;
     prefix.args.k_cache = suffix.args.k_cache = whole.args.k_cache;
     prefix.args.v_cache = suffix.args.v_cache = whole.args.v_cache;
@@ -199,13 +249,13 @@ static void cascade(const struct test_device *device, const void *context) {
                             tensor_view(suffix.output.host, PKV_DTYPE_FLOAT32, 3, shape)};
     pkv_tensor lses[] = {tensor_view(prefix.lse.host, PKV_DTYPE_FLOAT32, 2, shape),
                          tensor_view(suffix.lse.host, PKV_DTYPE_FLOAT32, 2, shape)};
-    pkv_merge_args merge = {.struct_size = sizeof merge,
-                            .num_parts = 2,
-                            .outputs = outputs,
-                            .lses = lses,
-                            .output = outputs[0],
-                            .lse = lses[0]};
-    assert_int_equal(pkv_merge_states(device->device, &merge, NULL), PKV_OK);
+    const pkv_merge_args parts_of_two = {.struct_size = sizeof parts_of_two,
+                                         .num_parts = 2,
+                                         .outputs = outputs,
+                                         .lses = lses,
+                                         .output = outputs[0],
+                                         .lse = lses[0]};
+    assert_int_equal(merge(device, &parts_of_two), PKV_OK);
     memcpy(whole.output.host, prefix.output.host, (size_t)(6 * 6 * 64) * sizeof(float));
     memcpy(whole.lse.host, prefix.lse.host, (size_t)(6 * 6) * sizeof(float));
     attention_run_compare(&whole, &error);

@@ -130,7 +130,9 @@ static void plans(const struct test_device *device, const void *context) {
     attention_run_create(&other, &other_case, device->memory);
     REFUSED(INVALID_ARGUMENT, "num_query_heads", run.plan = other.plan);
     run.plan = plan;
-    REFUSED(INVALID_ARGUMENT, "plan_data", run.args.plan_data = other.plan_data.device);
+    if (device->memory == NULL) { /* the host does not read the memory of another device */
+        REFUSED(INVALID_ARGUMENT, "plan_data", run.args.plan_data = other.plan_data.device);
+    }
     attention_run_destroy(&other);
     other_case = base_case;
     other_case.window = 32;
@@ -148,6 +150,10 @@ static void arrays(const struct test_device *device, const void *context) {
     int32_t *table, *lens, *starts;
 
     (void)context;
+    if (device->memory != NULL) {
+        print_message("skipped: arrays in device memory are not read by the host\n");
+        skip();
+    }
     attention_run_create(&run, &base_case, device->memory);
     table = (int32_t *)run.table.host + run.rows[0] * run.num_columns;
     lens = run.lens.host;
@@ -187,8 +193,14 @@ static void shapes(const struct test_device *device, const void *context) {
     assert_null(reason);
     for (int32_t head_size = 1; head_size < 700; head_size++) {
         shape.head_size = head_size;
-        assert_true(pkv_attention_supports(device->device, &shape, &reason) ==
-                    (head_size % 8 == 0 && head_size <= 576));
+        bool is_supported = pkv_attention_supports(device->device, &shape, &reason);
+        /* Between these a CUDA device has fewer sizes than a CPU. */
+        bool is_certain = device->memory == NULL || head_size <= 128 || head_size > 576;
+
+        if (is_certain || is_supported) {
+            assert_true(is_supported == (head_size % 8 == 0 && head_size <= 576));
+        }
+        assert_true(is_supported == (reason == NULL));
         assert_true(reason == NULL || strstr(reason, "head_size") != NULL);
     }
     shape.head_size = 64;
@@ -216,7 +228,8 @@ static void offsets_beyond_32_bits(const struct test_device *device, const void 
 
     (void)context;
     if (device->memory != NULL) {
-        return; /* needs memory that is only there where it is touched */
+        print_message("skipped: needs memory that is only there where it is touched\n");
+        skip();
     }
     attention_run_create(&run, &c, NULL);
     size = (size_t)(gap * run.num_blocks) * 2;

@@ -3,9 +3,14 @@
 
 # One translation unit for each attention kernel of instances.h, written into the build folder.
 #
-#   pkv_write_attention_units(FOLDER OUT_LIST)
+#   pkv_write_attention_units(FOLDER OUT_LIST [NAME...])
+#
+# With names, as half_half_64 or plain_float, those kernels only, and FOLDER/attention_list.h for
+# PKVI_ATTENTION_LIST, which makes a library without the others.
 function(pkv_write_attention_units folder out_list)
   set(units "")
+  set(listed "")
+  set(listed_plain "")
   macro(write_unit name text)
     set(unit "${folder}/attend_${name}.cu")
     file(
@@ -29,6 +34,10 @@ function(pkv_write_attention_units folder out_list)
         set(large_warps "4, 2")
       endif()
       set(name "${query}_${cache}_${class_name}")
+      if(ARGN AND NOT name IN_LIST ARGN)
+        continue()
+      endif()
+      string(APPEND listed " X(${name}_small, ${query}) X(${name}_large, ${query})")
       write_unit("${name}_small"
                  "PKVI_ATTENTION_UNIT(${name}_small, ${query}, ${cache}, ${sizes}, 1, 4)")
       write_unit("${name}_large"
@@ -36,7 +45,20 @@ function(pkv_write_attention_units folder out_list)
     endforeach()
   endforeach()
   foreach(cache float half bfloat16 e4m3 int8)
+    if(ARGN AND NOT "plain_${cache}" IN_LIST ARGN)
+      continue()
+    endif()
+    string(APPEND listed_plain " X(plain_${cache}, ${cache})")
     write_unit("plain_${cache}" "PKVI_ATTENTION_PLAIN_UNIT(plain_${cache}, ${cache})")
   endforeach()
+  if(ARGN)
+    set(list_text "#define PKVI_ATTENTION_INSTANCES(X)${listed}\n")
+    string(APPEND list_text "#define PKVI_ATTENTION_PLAIN_INSTANCES(X)${listed_plain}\n")
+    file(
+      CONFIGURE
+      OUTPUT "${folder}/attention_list.h"
+      CONTENT "${list_text}"
+      @ONLY)
+  endif()
   set(${out_list} "${units}" PARENT_SCOPE)
 endfunction()

@@ -9,6 +9,11 @@
 #ifndef PKVI_CUDA_INSTANCES_H
 #define PKVI_CUDA_INSTANCES_H
 
+/* A test build that has some of the kernels only brings the two lists below itself. */
+#ifdef PKVI_ATTENTION_LIST
+#include PKVI_ATTENTION_LIST
+#else
+
 #define PKVI_ATTENTION_CLASSES(X, name, query, cache)                                              \
     X(name##_64_small, query, cache, 64, 64, false, 1, 4)                                          \
     X(name##_64_large, query, cache, 64, 64, false, 4, 1)                                          \
@@ -37,4 +42,5 @@
     X(plain_e4m3, e4m3)                                                                            \
     X(plain_int8, int8)
 
+#endif
 #endif

@@ -142,7 +142,7 @@ template <class traits> struct pipe {
             out.key = is_key ? pkvi_place_element(place, item.head, p.k_stride) : -1;
             out.value = is_key ? pkvi_place_element(place, item.head, p.v_stride) : -1;
             if constexpr (planted_bug == 3) {
-                out.key = is_key ? static_cast<int64_t>(static_cast<uint32_t>(out.key)) : -1;
+                out.key = is_key ? out.key & INT64_C(0xffffffff) : -1;
             }
             if constexpr (traits::is_quantised) {
                 copy_scale(0, p.k_scale, p.k_scale_kind, p.k_scale_stride, place, is_key);

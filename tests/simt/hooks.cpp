@@ -68,6 +68,11 @@ void __tsan_vptr_read(void **) {
 void __tsan_vptr_update(void **, void *) {
 }
 
+/* Whether a static of a function is made already: host code. */
+uint8_t __tsan_atomic8_load(const volatile uint8_t *address, int) {
+    return __atomic_load_n(address, __ATOMIC_ACQUIRE);
+}
+
 void *__tsan_memcpy(void *to, const void *from, size_t size) {
     access(from, size, false, PKVI_CALLER, site{});
     access(to, size, true, PKVI_CALLER, site{});

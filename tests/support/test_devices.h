@@ -25,7 +25,7 @@ int test_devices_open(struct test_device *devices, int32_t num_threads);
 void test_devices_close(struct test_device *devices, int count);
 
 /* Host arrays of a test and their twins on the device; on a CPU device they are the same. */
-#define TEST_MAX_TWINS 24
+#define TEST_MAX_TWINS 132 /* a merge of 64 parts and its result */
 struct device_twins {
     const struct test_device *device;
     int count;
