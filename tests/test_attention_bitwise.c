@@ -17,7 +17,7 @@
 #ifdef TEST_SIMT
 #include <pagedkv/cuda.h>
 
-#include "simt_control.h"
+#include "simt/simt_control.h"
 #endif
 
 /* The base: decode, verification, chunked prefill and a long decode, on every path of the

@@ -18,12 +18,12 @@ endif()
 set(shard_of_plain 1/4)
 set(shard_of_hook 2/4)
 
-# pkv_add_cuda_suite(<suite> <build> <label>...)
+# pkv_add_cuda_suite(<suite> <build> [<label>...]): without a label it is a program, but no test.
 function(pkv_add_cuda_suite suite build)
   cmake_path(GET suite FILENAME name)
   set(name ${name}_cuda_${build})
   set(full "")
-  if(build MATCHES "_full$")
+  if(build MATCHES "_full$|^bug_")
     set(full EXCLUDE_FROM_ALL)
   endif()
   add_executable(${name} ${full} ${suite}.c support/test_devices.c)
@@ -33,6 +33,9 @@ function(pkv_add_cuda_suite suite build)
   target_link_libraries(${name} PRIVATE pkv_simt_library_${build} pkv_test_support
                                         PkgConfig::cmocka)
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+  if(NOT ARGN)
+    return()
+  endif()
   pkv_add_script_test(${name} LABELS ${ARGN} COMMAND ${name})
   if(suite STREQUAL "test_attention" OR suite STREQUAL "test_attention_bitwise")
     if(NOT full)
@@ -72,3 +75,18 @@ set_tests_properties(
 set_tests_properties(
   test_attention_merge_cuda_asan
   PROPERTIES ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0")
+
+# Each of these planted mistakes must make the suite fail; the same kernels pass in the hook build.
+foreach(bug IN ITEMS 1 2 4 5 6 8 10)
+  pkv_add_script_test(
+    build_cuda_bug_${bug} LABELS full
+    COMMAND ${CMAKE_COMMAND} --build "${PROJECT_BINARY_DIR}" --target test_attention_cuda_bug_${bug})
+  set_tests_properties(build_cuda_bug_${bug} PROPERTIES FIXTURES_SETUP cuda_bug_${bug} TIMEOUT 1800)
+  pkv_add_cuda_suite(test_attention bug_${bug})
+  pkv_add_script_test(
+    test_attention_cuda_bug_${bug}_is_found LABELS full
+    COMMAND sh -c "test -x \"$1\" || exit 1; if \"$1\" >/dev/null 2>&1; then exit 1; fi" sh
+            $<TARGET_FILE:test_attention_cuda_bug_${bug}>)
+  set_tests_properties(test_attention_cuda_bug_${bug}_is_found
+                       PROPERTIES FIXTURES_REQUIRED cuda_bug_${bug} TIMEOUT 1800)
+endforeach()

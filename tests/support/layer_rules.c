@@ -60,7 +60,7 @@ static const layer_room rooms[] = {
       PUBLIC_HEADER("transfer.h"), PUBLIC_HEADER("cuda.h")},
      false},
 
-    {"tests/", {"include/", "tests/support/"}, true},
+    {"tests/", {"include/", "tests/support/", "tests/simt/simt_control.h"}, true},
     {"tests/fuzz/", {"include/", "tests/support/"}, true},
     {"tests/support/", {"include/"}, false},
     {"tests/install/", {"include/"}, false},
