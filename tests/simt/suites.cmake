@@ -77,7 +77,7 @@ set_tests_properties(
   PROPERTIES ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0")
 
 # Each of these planted mistakes must make the suite fail; the same kernels pass in the hook build.
-foreach(bug IN ITEMS 1 2 4 5 6 8 10)
+foreach(bug IN ITEMS 1 2 4 5 6 7 8 9 10)
   pkv_add_script_test(
     build_cuda_bug_${bug} LABELS full
     COMMAND ${CMAKE_COMMAND} --build "${PROJECT_BINARY_DIR}" --target test_attention_cuda_bug_${bug})
