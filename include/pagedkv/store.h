@@ -222,7 +222,7 @@ PKV_API pkv_status pkv_file_store_create(const pkv_file_store_config *config,
                                          char *error_text,
                                          size_t error_size);
 
-/* Fill in the table of functions. Its close is this store's end.
+/* Fill in the table of functions, out->struct_size set. Its close is this store's end.
  *
  * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_file_store_get_store(pkv_file_store *store, pkv_store *out);
