@@ -25,9 +25,9 @@
 #include <pagedkv/device.h>
 #include <pagedkv/manager.h>
 #include <pagedkv/pool.h>
-#include <pagedkv/tier.h>
 #include <pagedkv/sharing.h>
 #include <pagedkv/store.h>
+#include <pagedkv/tier.h>
 #include <pagedkv/transfer.h>
 
 #endif

@@ -102,7 +102,7 @@ const char *refuse_attention_shape(const pkv_attention_shape *shape, size_t max_
         }
         if (instance->stage_bytes > 0 &&
             size_attention_shared(instance, max_shared_bytes, max_shared_bytes, &stages, &slots) ==
-            0) {
+                0) {
             return "head_size wants more shared memory than a block of this device has";
         }
     }
