@@ -119,8 +119,7 @@ pkv_status pkv_device_init_cpu(const pkv_cpu_config *config,
     if (status != PKV_OK) {
         return status;
     }
-    if (memory == NULL || out == NULL || (uintptr_t)memory % PKVI_ALIGNMENT != 0 ||
-        size < carve(NULL, known.num_threads, &parts)) {
+    if (out == NULL || !pkvi_memory_fits(memory, size, carve(NULL, known.num_threads, &parts))) {
         return PKV_ERROR_INVALID_ARGUMENT;
     }
     return build(&known, kernels, memory, out);

@@ -213,8 +213,7 @@ pkv_status pkv_device_init_cuda(const pkv_cuda_config *config,
     if (status != PKV_OK) {
         return status;
     }
-    if (memory == NULL || out == NULL || (uintptr_t)memory % PKVI_ALIGNMENT != 0 ||
-        size < pkv_device_cuda_size(config)) {
+    if (out == NULL || !pkvi_memory_fits(memory, size, pkv_device_cuda_size(config))) {
         return PKV_ERROR_INVALID_ARGUMENT;
     }
     return build(&known, memory, out);

@@ -31,6 +31,12 @@ void *pkvi_carve(struct pkvi_carver *carver, size_t count, size_t element_size);
 void *pkvi_allocate(const pkv_allocator *allocator, size_t size);
 void pkvi_release(const pkv_allocator *allocator, void *memory, size_t size);
 
+/* Whether an object of `needed` bytes, 0 for one that no size_t holds, can be laid out there. */
+static inline bool pkvi_memory_fits(const void *memory, size_t size, size_t needed) {
+    return memory != NULL && (uintptr_t)memory % PKVI_ALIGNMENT == 0 && needed != 0 &&
+           size >= needed;
+}
+
 /* Whether an allocator has both functions or neither. */
 bool pkvi_allocator_is_valid(const pkv_allocator *allocator);
 

@@ -313,7 +313,7 @@ pkv_status pkv_manager_init(const pkv_manager_config *config,
         return status;
     }
     needed = measure(&plan);
-    if (memory == NULL || (uintptr_t)memory % PKVI_ALIGNMENT != 0 || needed == 0 || size < needed) {
+    if (!pkvi_memory_fits(memory, size, needed)) {
         return PKV_ERROR_INVALID_ARGUMENT;
     }
     *out = build(&plan, &carver);

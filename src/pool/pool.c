@@ -169,7 +169,7 @@ pkv_status pkv_pool_init(const pkv_pool_config *config, void *memory, size_t siz
         return status;
     }
     needed = measure(&own);
-    if (memory == NULL || (uintptr_t)memory % PKVI_ALIGNMENT != 0 || needed == 0 || size < needed) {
+    if (!pkvi_memory_fits(memory, size, needed)) {
         return PKV_ERROR_INVALID_ARGUMENT;
     }
     *out = pkvi_pool_build(&own, &carver);

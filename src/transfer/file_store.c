@@ -431,8 +431,7 @@ pkv_status pkvi_file_store_init(const pkv_file_store_config *source,
     if (status != PKV_OK) {
         return status;
     }
-    if (out == NULL || memory == NULL || (uintptr_t)memory % PKVI_ALIGNMENT != 0 ||
-        size < pkv_file_store_size(source) || pkv_file_store_size(source) == 0) {
+    if (out == NULL || !pkvi_memory_fits(memory, size, pkv_file_store_size(source))) {
         return pkvi_fail(error, PKV_ERROR_INVALID_ARGUMENT, "memory, its size or out");
     }
     store = carve(&config, &layout, &carver);
