@@ -88,17 +88,15 @@ static bool never_fits(const pkv_manager *manager,
     return needed > manager->pool->num_blocks - 1;
 }
 
-/* Add an owner to each hit on trial, up to the first that has `most`; returns where it stopped. */
-static int64_t add_owners(struct pkvi_block_state *states,
-                          const pkv_block_id *hits,
-                          int64_t first,
-                          int64_t end,
-                          uint32_t most) {
+int64_t pkvi_manager_add_owners(const pkv_manager *manager,
+                                const pkv_block_id *block_ids,
+                                int64_t first,
+                                int64_t end) {
     for (int64_t i = first; i < end; i++) {
-        struct pkvi_block_state *state = &states[hits[i]];
+        struct pkvi_block_state *state = &manager->pool->states[block_ids[i]];
 
-        if (hits[i] != PKV_NULL_BLOCK) {
-            if (state->ref_cnt >= most) {
+        if (block_ids[i] != PKV_NULL_BLOCK) {
+            if (state->ref_cnt >= pkvi_manager_most_owners(manager)) {
                 return i;
             }
             state->ref_cnt = (state->ref_cnt + 1) & (uint32_t)PKV_MAX_REF_CNT;
@@ -108,12 +106,10 @@ static int64_t add_owners(struct pkvi_block_state *states,
 }
 
 /* Keys of the library name a block once in a row, so that max_rows bounds its references. A caller
- * may give one key to many blocks; then one row takes many references, which are counted here. Room
- * is left for one from every other table. */
+ * may give one key to many blocks; then one row takes many references, which are counted here. */
 static pkv_status check_owners(const pkv_manager *manager,
                                const struct pkvi_request *request,
                                const struct demand *demand) {
-    uint32_t most = PKVI_OWNER_MARK - 1 - (uint32_t)manager->rows.num_storages;
     struct pkvi_block_state *states = manager->pool->states;
 
     for (int32_t g = 0; g < manager->num_groups && request->has_caller_keys; g++) {
@@ -121,7 +117,7 @@ static pkv_status check_owners(const pkv_manager *manager,
         const pkv_block_id *hits = manager->lookup->block_ids[g];
         int64_t first = pkvi_group_num_skipped_blocks(group, demand->num_computed);
         int64_t end = demand->hit_tokens / group->block_size;
-        int64_t stopped = add_owners(states, hits, first, end, most);
+        int64_t stopped = pkvi_manager_add_owners(manager, hits, first, end);
 
         for (int64_t i = first; i < stopped; i++) {
             if (hits[i] != PKV_NULL_BLOCK) {
@@ -131,7 +127,7 @@ static pkv_status check_owners(const pkv_manager *manager,
         if (stopped < end) {
             return pkvi_fail(manager->error, PKV_ERROR_LIMIT,
                              "the caller's keys give block %d more than %u owners", hits[stopped],
-                             most);
+                             pkvi_manager_most_owners(manager));
         }
     }
     return PKV_OK;

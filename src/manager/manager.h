@@ -148,6 +148,18 @@ bool pkvi_manager_is_foreign(const pkv_manager *manager,
                              const struct pkvi_request *request,
                              int32_t column);
 
+/* The most owners that a block may get from one table; room is left for one from every other. */
+static inline uint32_t pkvi_manager_most_owners(const pkv_manager *manager) {
+    return PKVI_OWNER_MARK - 1 - (uint32_t)manager->rows.num_storages;
+}
+
+/* Add an owner to the held blocks in [first, end), up to one that has the most; returns where it
+ * stopped. */
+int64_t pkvi_manager_add_owners(const pkv_manager *manager,
+                                const pkv_block_id *block_ids,
+                                int64_t first,
+                                int64_t end);
+
 /* Let every write before token `end` look for other owners and foreign keys. */
 void pkvi_manager_look_until(struct pkvi_request *request, int64_t end);
 

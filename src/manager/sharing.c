@@ -169,37 +169,36 @@ static pkv_status check_window(const pkv_manager *manager,
     return PKV_OK;
 }
 
-/* Add or take back a reference of each block that a fork shares; stops where a block would get more
- * than `most`. */
+/* Take the owners back that share_blocks added before column `stopped` of group `last`; the parent
+ * stays one, so no block comes free. */
+static void unshare_blocks(pkv_manager *manager,
+                           const struct pkvi_request *parent,
+                           int32_t last,
+                           int32_t num_tokens,
+                           int64_t stopped) {
+    for (int32_t g = 0; g <= last; g++) {
+        const pkv_block_id *cells = pkvi_manager_cells(manager, g, parent->row);
+        int32_t begin = begin_of_fork(&manager->groups[g], num_tokens);
+        int32_t end = g < last ? end_of_fork(&manager->groups[g], num_tokens) : (int32_t)stopped;
+
+        (void)pkvi_pool_release(manager->pool, cells + begin, end - begin, false);
+    }
+}
+
+/* Add an owner to each block that a fork shares, in every group or in none. Returns whether none had
+ * as many as it may have. */
 static bool share_blocks(pkv_manager *manager,
                          const struct pkvi_request *parent,
-                         int32_t num_tokens,
-                         uint32_t most) {
+                         int32_t num_tokens) {
     for (int32_t g = 0; g < manager->num_groups; g++) {
-        const pkv_block_id *cells = pkvi_manager_cells(manager, g, parent->row);
         int32_t end = end_of_fork(&manager->groups[g], num_tokens);
+        int64_t stopped =
+            pkvi_manager_add_owners(manager, pkvi_manager_cells(manager, g, parent->row),
+                                    begin_of_fork(&manager->groups[g], num_tokens), end);
 
-        for (int32_t i = begin_of_fork(&manager->groups[g], num_tokens); i < end; i++) {
-            struct pkvi_block_state *state = &manager->pool->states[cells[i]];
-
-            if (cells[i] != PKV_NULL_BLOCK) {
-                if (state->ref_cnt >= most) {
-                    for (int32_t j = i - 1; j >= begin_of_fork(&manager->groups[g], num_tokens);
-                         j--) {
-                        (void)pkvi_pool_release(manager->pool, &cells[j], 1, false);
-                    }
-                    for (int32_t h = g - 1; h >= 0; h--) {
-                        const pkv_block_id *others = pkvi_manager_cells(manager, h, parent->row);
-                        int32_t begin = begin_of_fork(&manager->groups[h], num_tokens);
-
-                        (void)pkvi_pool_release(
-                            manager->pool, others + begin,
-                            end_of_fork(&manager->groups[h], num_tokens) - begin, true);
-                    }
-                    return false;
-                }
-                state->ref_cnt = (state->ref_cnt + 1) & (uint32_t)PKV_MAX_REF_CNT;
-            }
+        if (stopped < end) {
+            unshare_blocks(manager, parent, g, num_tokens, stopped);
+            return false;
         }
     }
     return true;
@@ -245,7 +244,6 @@ pkv_status pkv_fork(pkv_manager *manager,
                     pkv_request *child) {
     struct pkvi_request *parent;
     pkv_request handle;
-    uint32_t most;
     pkv_status status = PKV_OK;
 
     parent = pkvi_manager_request(manager, parent_handle, &status);
@@ -278,12 +276,12 @@ pkv_status pkv_fork(pkv_manager *manager,
     if (status != PKV_OK) {
         return status;
     }
-    most = PKVI_OWNER_MARK - 1 - (uint32_t)manager->rows.num_storages;
     if (num_computed_tokens > 0) {
-        if (!share_blocks(manager, parent, num_computed_tokens, most)) {
+        if (!share_blocks(manager, parent, num_computed_tokens)) {
             pkvi_request_close(&manager->requests, pkvi_request_get(&manager->requests, handle));
             return pkvi_fail(manager->error, PKV_ERROR_LIMIT,
-                             "the caller's keys give a block more than %u owners", most);
+                             "the caller's keys give a block more than %u owners",
+                             pkvi_manager_most_owners(manager));
         }
         begin_child(manager, parent, pkvi_request_get(&manager->requests, handle),
                     num_computed_tokens);
