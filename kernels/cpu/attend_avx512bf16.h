@@ -128,48 +128,16 @@ INLINE void few_pair_scores(const struct pkvi_cpu_tile *tile,
 }
 
 INLINE void few_pairs(struct pkvi_cpu_tile *tile, const int num_rows) {
-    struct pkvi_cpu_scratch *scratch = tile->scratch;
-    const float softcap = tile->op->args.softcap;
     int64_t pitch = few_pack_pairs(tile, num_rows);
-    struct pkvi_cpu_rows rows[2];
-    struct few_state state;
-    int current = 0;
+    struct few_walk walk;
 
-    for (int lane = 0; lane < VECTOR_WIDTH; lane++) {
-        state.maximum[lane] = -INFINITY;
-        state.sum[lane] = 0.0f;
-        state.factor[lane] = 1.0f;
+    few_begin(tile, &walk, num_rows);
+    while (walk.first < tile->end_key) {
+        few_find(tile, &walk);
+        few_pair_scores(tile, few_now(&walk), tile->scratch->scores, pitch, num_rows);
+        few_take(tile, &walk, PKV_DTYPE_BFLOAT16, num_rows);
     }
-    memset(scratch->accumulator, 0, (size_t)(num_rows * tile->accumulator_pitch) * sizeof(float));
-    pkvi_cpu_find_rows(tile, tile->first_key, few_count(tile, tile->first_key), &rows[0]);
-    for (int64_t first = tile->first_key; first < tile->end_key; first += PKVI_CPU_FEW_KEYS) {
-        const struct pkvi_cpu_rows *now = &rows[current];
-        struct pkvi_cpu_rows *next = &rows[1 - current];
-        int32_t count = now->count;
-        int64_t far = first + TOUCH_STEPS * PKVI_CPU_FEW_KEYS;
-
-        pkvi_cpu_find_rows(tile, first + PKVI_CPU_FEW_KEYS,
-                           few_count(tile, first + PKVI_CPU_FEW_KEYS), next);
-        few_touch(tile, far, few_count(tile, far));
-        few_pair_scores(tile, now, scratch->scores, pitch, num_rows);
-        if (softcap > 0.0f) {
-            soft_cap_scores(softcap, scratch->scores, count * num_rows);
-        }
-        pkvi_cpu_bias_scores(tile, first, count, num_rows, scratch->scores);
-        pkvi_cpu_mask_scores(tile, first, count, num_rows, scratch->scores);
-        few_softmax_rows(&state, scratch->scores, count * num_rows, num_rows);
-        few_values(tile, now, next, scratch->scores, &state, PKV_DTYPE_BFLOAT16, num_rows);
-        current = 1 - current;
-    }
-    for (int row = 0; row < num_rows; row++) {
-        float sum = 0.0f;
-
-        for (int lane = row; lane < VECTOR_WIDTH; lane += num_rows) {
-            sum += state.sum[lane];
-        }
-        scratch->maximum[row] = state.maximum[row];
-        scratch->sum[row] = sum;
-    }
+    few_end(tile, &walk, num_rows);
 }
 
 /* ---- Many rows */

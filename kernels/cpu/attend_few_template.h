@@ -287,13 +287,6 @@ INLINE void few_values(const struct pkvi_cpu_tile *tile,
     }
 }
 
-/* Touch the pages of keys and values [first, first + count), for a kernel that keeps no ring. */
-NOINLINE void few_touch(const struct pkvi_cpu_tile *tile, int64_t first, int32_t count) {
-    struct pkvi_cpu_rows rows;
-
-    pkvi_cpu_find_rows(tile, first, count, &rows);
-}
-
 /* Keys of the step that starts at `first`. */
 INLINE int32_t few_count(const struct pkvi_cpu_tile *tile, int64_t first) {
     int64_t left = tile->end_key - first;
@@ -316,54 +309,95 @@ NOINLINE void soft_cap_scores(float softcap, float *scores, int32_t count) {
     }
 }
 
-INLINE void few_template(struct pkvi_cpu_tile *tile, const pkv_dtype dtype, const int num_rows) {
-    struct pkvi_cpu_scratch *scratch = tile->scratch;
-    const float softcap = tile->op->args.softcap;
+/* ---- A walk over the keys of a tile, step by step; a kernel brings its scores */
+
+/* Where the keys of the step at `first` and of the TOUCH_STEPS behind it are. */
+struct few_walk {
     struct pkvi_cpu_rows rows[RING];
     struct few_state state;
-    int64_t found = tile->first_key;
+    int64_t first, step, found;
+};
+
+INLINE void few_find(const struct pkvi_cpu_tile *tile, struct few_walk *walk) {
+    int64_t step = (walk->found - tile->first_key) / PKVI_CPU_FEW_KEYS;
+
+    pkvi_cpu_find_rows(tile, walk->found, few_count(tile, walk->found), &walk->rows[step % RING]);
+    walk->found += PKVI_CPU_FEW_KEYS;
+}
+
+/* Start with nothing seen, and with rows of zeros behind the tile's. */
+INLINE void few_begin(struct pkvi_cpu_tile *tile, struct few_walk *walk, const int num_rows) {
+    struct pkvi_cpu_scratch *scratch = tile->scratch;
 
     for (int lane = 0; lane < VECTOR_WIDTH; lane++) {
-        state.maximum[lane] = -INFINITY;
-        state.sum[lane] = 0.0f;
-        state.factor[lane] = 1.0f;
+        walk->state.maximum[lane] = -INFINITY;
+        walk->state.sum[lane] = 0.0f;
+        walk->state.factor[lane] = 1.0f;
     }
     for (int32_t row = tile->num_rows; row < num_rows; row++) {
         memset(scratch->query + row * tile->query_pitch, 0,
                (size_t)tile->query_pitch * sizeof(float));
     }
     memset(scratch->accumulator, 0, (size_t)(num_rows * tile->accumulator_pitch) * sizeof(float));
-    for (int i = 0; i < TOUCH_STEPS; i++, found += PKVI_CPU_FEW_KEYS) {
-        pkvi_cpu_find_rows(tile, found, few_count(tile, found), &rows[i]);
+    walk->first = walk->found = tile->first_key;
+    walk->step = 0;
+    for (int i = 0; i < TOUCH_STEPS; i++) {
+        few_find(tile, walk);
     }
-    for (int64_t first = tile->first_key; first < tile->end_key; first += PKVI_CPU_FEW_KEYS) {
-        int64_t step = (first - tile->first_key) / PKVI_CPU_FEW_KEYS;
-        const struct pkvi_cpu_rows *now = &rows[step % RING];
-        const struct pkvi_cpu_rows *next = &rows[(step + 1) % RING];
-        int32_t count = now->count;
+}
 
-        pkvi_cpu_find_rows(tile, found, few_count(tile, found), &rows[(step + TOUCH_STEPS) % RING]);
-        found += PKVI_CPU_FEW_KEYS;
-        few_scores(tile, now, scratch->scores, dtype, num_rows);
-        pkvi_cpu_scale_scores(tile, first, count, num_rows, scratch->scores);
-        if (softcap > 0.0f) {
-            soft_cap_scores(softcap, scratch->scores, count * num_rows);
-        }
-        pkvi_cpu_bias_scores(tile, first, count, num_rows, scratch->scores);
-        pkvi_cpu_mask_scores(tile, first, count, num_rows, scratch->scores);
-        few_softmax_rows(&state, scratch->scores, count * num_rows, num_rows);
-        pkvi_cpu_scale_weights(tile, first, count, num_rows, scratch->scores);
-        few_values(tile, now, next, scratch->scores, &state, dtype, num_rows);
+/* The rows whose scores are due. */
+INLINE const struct pkvi_cpu_rows *few_now(const struct few_walk *walk) {
+    return &walk->rows[walk->step % RING];
+}
+
+/* Scores of these rows become weights, their values are added, and the walk goes on. */
+INLINE void few_take(struct pkvi_cpu_tile *tile,
+                     struct few_walk *walk,
+                     const pkv_dtype dtype,
+                     const int num_rows) {
+    const struct pkvi_cpu_rows *now = few_now(walk);
+    const float softcap = tile->op->args.softcap;
+    float *scores = tile->scratch->scores;
+    int32_t count = now->count;
+
+    pkvi_cpu_scale_scores(tile, walk->first, count, num_rows, scores);
+    if (softcap > 0.0f) {
+        soft_cap_scores(softcap, scores, count * num_rows);
     }
+    pkvi_cpu_bias_scores(tile, walk->first, count, num_rows, scores);
+    pkvi_cpu_mask_scores(tile, walk->first, count, num_rows, scores);
+    few_softmax_rows(&walk->state, scores, count * num_rows, num_rows);
+    pkvi_cpu_scale_weights(tile, walk->first, count, num_rows, scores);
+    few_values(tile, now, &walk->rows[(walk->step + 1) % RING], scores, &walk->state, dtype,
+               num_rows);
+    walk->first += PKVI_CPU_FEW_KEYS;
+    walk->step++;
+}
+
+/* Leave maximum and sum of each row in the scratch. */
+INLINE void few_end(struct pkvi_cpu_tile *tile, const struct few_walk *walk, const int num_rows) {
     for (int row = 0; row < num_rows; row++) {
         float sum = 0.0f;
 
         for (int lane = row; lane < VECTOR_WIDTH; lane += num_rows) {
-            sum += state.sum[lane];
+            sum += walk->state.sum[lane];
         }
-        scratch->maximum[row] = state.maximum[row];
-        scratch->sum[row] = sum;
+        tile->scratch->maximum[row] = walk->state.maximum[row];
+        tile->scratch->sum[row] = sum;
     }
+}
+
+INLINE void few_template(struct pkvi_cpu_tile *tile, const pkv_dtype dtype, const int num_rows) {
+    struct few_walk walk;
+
+    few_begin(tile, &walk, num_rows);
+    while (walk.first < tile->end_key) {
+        few_find(tile, &walk);
+        few_scores(tile, few_now(&walk), tile->scratch->scores, dtype, num_rows);
+        few_take(tile, &walk, dtype, num_rows);
+    }
+    few_end(tile, &walk, num_rows);
 }
 
 /* One instance for each dtype and padded number of rows. */
