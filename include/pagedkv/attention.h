@@ -186,6 +186,9 @@ typedef struct pkv_attention_args {
  * gives output 0 and lse = its sink, or -inf. Rows of output behind the last query token stay as
  * they are. A tree mask excludes window, ALiBi and NON_CAUSAL.
  *
+ * A request of q query tokens and q decodes of one token each agree within rounding, not to the
+ * byte: the query length belongs to what the numbers of a sequence depend on.
+ *
  * The cascade over a shared prefix is two calls and a merge: NON_CAUSAL over the prefix blocks (one
  * request whose query tokens are all of the batch), then each request over its own suffix, both
  * with FLOAT32 output and lse; then pkv_merge_states.

@@ -45,7 +45,7 @@ for source in "$root"/src/device/*.c "$root"/src/attention/*.c "$root"/src/trans
     objects="$objects $object"
 done
 for name in test_attention_write test_attention_merge test_attention_refuse \
-    test_attention_bitwise test_attention_lengths test_attention; do
+    test_attention_steps test_attention_bitwise test_attention_lengths test_attention; do
     for set in PKV_CPU_AVX512 PKV_CPU_AVX512_BF16; do
         program=$out/${name}_$set
         # The list of devices is the one thing that differs between the two programs.
