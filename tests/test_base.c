@@ -69,6 +69,7 @@ static void features_of_the_control_tower_are_there(void **state) {
     assert_true(pkv_has_feature(PKV_FEATURE_FORK));
     assert_true(pkv_has_feature(PKV_FEATURE_TRUNCATE));
     assert_true(pkv_has_feature(PKV_FEATURE_SWAP));
+    assert_true(pkv_has_feature(PKV_FEATURE_PARTIAL_HITS));
 }
 
 static void features_that_are_refused_are_not_claimed(void **state) {

@@ -101,10 +101,10 @@ static bool read_options(int argc, char **argv, options *own) {
 
 static void print_counts(int kind, const sim_counts *counts) {
     printf("%s: %lld steps in %lld episodes, %lld admissions with a hit, %lld reads right, "
-           "%lld copies; calls:",
+           "%lld copies, %lld partial hits; calls:",
            kind_names[kind], (long long)counts->num_steps, (long long)counts->num_episodes,
            (long long)counts->num_hits, (long long)counts->num_reads_verified,
-           (long long)counts->num_copies);
+           (long long)counts->num_copies, (long long)counts->num_partial_hits);
     for (int i = 0; i < SIM_NUM_STATUSES; i++) {
         if (counts->num_calls[i] > 0) {
             printf(" %s %lld", pkv_status_name((pkv_status)(i + PKV_ERROR_CORRUPT)),
@@ -131,7 +131,7 @@ static bool is_worth_something(const options *own, int kind, const sim_counts *c
                                {of_manager, sizeof of_manager / sizeof of_manager[0]},
                                {of_engine, sizeof of_engine / sizeof of_engine[0]}};
     bool is_worth =
-        (kind == SIM_POOL || counts->num_hits > 0) &&
+        (kind == SIM_POOL || (counts->num_hits > 0 && counts->num_partial_hits > 0)) &&
         (kind != SIM_ENGINE || (counts->num_reads_verified > 0 && counts->num_copies > 0));
 
     if (own->num_steps < DEFAULT_STEPS / 2 || own->is_one_episode) {

@@ -90,7 +90,8 @@ typedef enum pkv_feature {
     PKV_FEATURE_POSITION_SHIFT = 10, /* moving cached keys to other positions */
     PKV_FEATURE_COMPACTION = 11,     /* moving blocks to make free space contiguous */
     PKV_FEATURE_CPU_DEVICE = 12,
-    PKV_FEATURE_CUDA_DEVICE = 13
+    PKV_FEATURE_CUDA_DEVICE = 13,
+    PKV_FEATURE_PARTIAL_HITS = 14 /* hits that go on into a block: min_partial_tokens */
 } pkv_feature;
 
 /* Say whether this build of the library can do `feature`.

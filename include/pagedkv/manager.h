@@ -80,6 +80,7 @@ typedef struct pkv_manager_config {
     pkv_allocator allocator;
     pkv_log_fn log;
     void *log_context;
+    int32_t min_partial_tokens; /* 0 = a hit ends with a block, as in vLLM V1; else see sharing.h */
 } pkv_manager_config;
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -88,7 +89,7 @@ typedef struct pkv_manager_config {
  *
  * reason  may be NULL; else a static text ("" for PKV_OK).
  *
- * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED (recurrent group). */
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED (recurrent group; sharing.h). */
 PKV_API pkv_status pkv_manager_config_check(const pkv_manager_config *config, const char **reason);
 
 /* Compute how many bytes pkv_manager_init needs. [any thread | O(groups)]
@@ -228,7 +229,7 @@ PKV_API pkv_status pkv_get_computed_blocks(const pkv_manager *manager,
                                            pkv_request request,
                                            int32_t *num_computed_tokens);
 
-/* The blocks of that prefix in one group; null blocks stand where a window needs none.
+/* The whole blocks of that prefix in one group; null blocks stand where a window needs none.
  * [reads manager | as pkv_get_computed_blocks]
  *
  * num_blocks  always the whole count. Returns PKV_OK, PKV_ERROR_LIMIT (capacity too small),
@@ -261,7 +262,7 @@ typedef struct pkv_slots {
     uint32_t struct_size;
     int32_t row;                /* block-table row, the same in every group; >= 1 */
     int32_t num_new_blocks;     /* newly allocated, all groups; external ones not counted */
-    int32_t num_copies;         /* copy-on-write pairs that this call queued */
+    int32_t num_copies;         /* pairs that this call queued for pkv_take_copies */
     int32_t num_missing_blocks; /* with PKV_NO_FREE_BLOCKS: how many were short */
     int32_t num_pending_blocks; /* with PKV_NO_FREE_BLOCKS: held until steps or swaps end */
 } pkv_slots;
@@ -306,7 +307,7 @@ PKV_API pkv_status pkv_get_new_block_ids(const pkv_manager *manager,
                                          const pkv_block_id **block_ids,
                                          int32_t *num_blocks);
 
-/* Publish the full blocks of the first num_computed_tokens, after delayed caching.
+/* After delayed caching, publish the full blocks of the first num_computed_tokens, which have run.
  * [mutates manager | O(blocks published) | all-or-nothing]
  *
  * Publishes untracked (step 0). Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT (more tokens than the
@@ -528,9 +529,8 @@ typedef struct pkv_stats {
     uint64_t num_frees; /* tables given back */
     uint64_t num_blocks_allocated, num_blocks_evicted;
     uint64_t num_keys_published, num_keys_withdrawn; /* withdrawn: by step_fail or unschedule */
-    uint64_t num_collisions_rejected;
-    uint64_t num_index_slots_probed;
-    uint64_t num_events_dropped;
+    uint64_t num_collisions_rejected, num_index_slots_probed, num_events_dropped;
+    uint64_t num_forks, num_copies, num_partial_hits, num_partial_hit_tokens; /* sharing.h */
 } pkv_stats;
 
 /* Read levels and counters.

@@ -1,13 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Blocks that several requests write behind: fork, copy-on-write, and taking tokens back. For beam
- * search, parallel sampling, and text that is edited or generated again. All of it is beyond vLLM
- * V1, whose behaviour does not change where none of it is used.
+/* Blocks that several requests write behind: fork, copy-on-write, taking tokens back, and hits that
+ * go on into a block. For beam search, parallel sampling, and text that is edited or generated
+ * again. All of it is beyond vLLM V1, whose behaviour does not change where none of it is used.
  *
  * The one idea: sharing costs nothing until somebody writes. pkv_fork and pkv_truncate copy no
  * block; pkv_allocate_slots, which knows who writes where, decides every copy, counts its block as
  * needed, and puts the pair on a list that the caller takes and runs before the step's writes.
+ *
+ * Hits that go on into a block. With min_partial_tokens, pkv_get_computed_blocks looks for a cached
+ * block that follows the last whole block of the hit and starts with the request's next tokens, and
+ * says so many tokens more. Pass the number on as num_new_computed_tokens as usual, or rounded down
+ * to whole blocks to do without. pkv_allocate_slots then gives the request a block of its own and
+ * queues the copy; where not one block is to spare for keeping both, the cached block itself is
+ * taken, as if it had been evicted, so that such a hit never needs a block more than one without.
+ * Compared are the youngest PKV_MAX_PARTIAL_CANDIDATES blocks with that past, and everything that a
+ * whole block is compared by: tokens, adapter, salt, media of the block. Only content that is there
+ * is copied: of blocks whose step is complete, and of those that pkv_cache_blocks published, which
+ * therefore must not run ahead of what steps launched before have written. So give steps numbers
+ * and complete them; what pkv_allocate_slots published as step 0 is never copied from. Not for
+ * requests with has_caller_keys, and not together with num_external_computed_tokens: what is loaded
+ * begins at a block (round down for pkv_tier_lookup and pkv_swap_in, too). min_partial_tokens must
+ * be below the block size and needs store_tokens; it is refused with disable_prefix_cache, and with
+ * PKV_ERROR_UNSUPPORTED for groups of several block sizes, eagle and zero_on_free.
+ *
+ * Counted in pkv_stats: num_forks; num_copies, pairs queued, whether they were run or cancelled;
+ * num_partial_hits, admissions whose hit went on into a block, and num_partial_hit_tokens, by how
+ * many tokens, which are among the hit tokens, too.
  *
  * Order within a step: all forks, appends, closes, then pkv_allocate_slots for each request, then
  * pkv_take_fills and pkv_take_copies, group by group. On the device: the previous step's writes,
@@ -22,6 +42,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Most cached blocks of a group that a lookup compares to go on into the next block. */
+#define PKV_MAX_PARTIAL_CANDIDATES 32
 
 /* Open a request that continues like another: same tokens, keys, salt, adapter, media and
  * max_num_tokens (reserved anew), and the same blocks for the first num_computed_tokens tokens.

@@ -56,6 +56,7 @@ bool pkv_has_feature(pkv_feature feature) {
     case PKV_FEATURE_FORK:
     case PKV_FEATURE_TRUNCATE:
     case PKV_FEATURE_SWAP:
+    case PKV_FEATURE_PARTIAL_HITS:
     case PKV_FEATURE_CPU_DEVICE:
         return true;
     case PKV_FEATURE_CUDA_DEVICE:

@@ -114,7 +114,43 @@ static const char *config_problem(const pkv_manager_config *config) {
     if (!pkvi_allocator_is_valid(&config->allocator)) {
         return "the allocator must have both functions or neither";
     }
+    if (config->min_partial_tokens < 0 ||
+        (config->min_partial_tokens > 0 &&
+         (!config->store_tokens || config->disable_prefix_cache))) {
+        return "min_partial_tokens is negative, or needs store_tokens and a prefix cache";
+    }
     return NULL;
+}
+
+/* Whether hits may continue into a block. */
+static pkv_status check_partial(const struct plan *plan, const char **reason) {
+    if (plan->config.min_partial_tokens == 0) {
+        return PKV_OK;
+    }
+    if (plan->hash_block_size != plan->alignment) {
+        *reason = "min_partial_tokens needs one block size in all groups";
+        return PKV_ERROR_UNSUPPORTED;
+    }
+    for (int32_t i = 0; i < plan->config.num_groups; i++) {
+        pkv_group_config group;
+
+        (void)read_group(&plan->config, i, &group, reason);
+        if (group.eagle) {
+            *reason = "min_partial_tokens and eagle exclude each other: the last block of a hit is "
+                      "to be computed again";
+            return PKV_ERROR_UNSUPPORTED;
+        }
+    }
+    if (plan->config.zero_on_free) {
+        *reason = "min_partial_tokens and zero_on_free exclude each other: a copy brings rows of "
+                  "others along";
+        return PKV_ERROR_UNSUPPORTED;
+    }
+    if (plan->config.min_partial_tokens >= plan->alignment) {
+        *reason = "min_partial_tokens must be below the block size";
+        return PKV_ERROR_INVALID_ARGUMENT;
+    }
+    return PKV_OK;
 }
 
 static pkv_status make_plan(const pkv_manager_config *config,
@@ -138,6 +174,9 @@ static pkv_status make_plan(const pkv_manager_config *config,
         return PKV_ERROR_INVALID_ARGUMENT;
     }
     status = plan_groups(plan, reason);
+    if (status == PKV_OK) {
+        status = check_partial(plan, reason);
+    }
     if (status != PKV_OK) {
         return status;
     }
@@ -217,6 +256,17 @@ static pkv_pool *build_pool(const struct plan *plan,
     return pkvi_pool_build(&config, carver);
 }
 
+static struct pkvi_child_index *build_children(struct pkvi_carver *carver, int32_t num_blocks) {
+    struct pkvi_child_index *children = pkvi_carve(carver, 1, sizeof *children);
+    struct pkvi_child_index layout;
+
+    pkvi_child_index_carve(&layout, carver, num_blocks);
+    if (children != NULL) {
+        *children = layout;
+    }
+    return children;
+}
+
 /* Lay a manager out in `carver` and, where that has memory, build it. NULL while measuring. */
 static pkv_manager *build(const struct plan *plan, struct pkvi_carver *carver) {
     size_t num_groups = (size_t)plan->config.num_groups;
@@ -224,13 +274,16 @@ static pkv_manager *build(const struct plan *plan, struct pkvi_carver *carver) {
     pkv_manager *manager = pkvi_carve(carver, 1, sizeof *manager);
     pkv_manager layout;
     int32_t *block_sizes = pkvi_carve(carver, num_groups, sizeof *block_sizes);
+    struct pkvi_child_index *children = NULL;
     pkv_block_id **block_ids;
+    pkv_block_id *sources;
 
     memset(&layout, 0, sizeof layout);
     layout.groups = pkvi_carve(carver, num_groups, sizeof *layout.groups);
     layout.lookup = pkvi_carve(carver, 1, sizeof *layout.lookup);
     layout.error = pkvi_carve(carver, 1, sizeof *layout.error);
     block_ids = pkvi_carve(carver, num_groups, sizeof *block_ids);
+    sources = pkvi_carve(carver, num_groups, sizeof *sources);
     pkvi_row_map_carve(&layout.rows, carver, plan->config.max_rows, plan->config.max_held_rows);
     pkvi_request_map_carve(&layout.requests, carver, &plan->sizes);
     pkvi_copy_list_carve(&layout.copies, carver, plan->config.num_blocks);
@@ -253,14 +306,20 @@ static pkv_manager *build(const struct plan *plan, struct pkvi_carver *carver) {
         }
     }
     layout.pool = build_pool(plan, carver, block_sizes);
+    if (plan->config.min_partial_tokens > 0) {
+        children = build_children(carver, plan->config.num_blocks);
+    }
     if (manager == NULL) {
         return NULL;
     }
+    layout.pool->children = children;
     memset(layout.lookup, 0, sizeof *layout.lookup);
     memset(layout.error, 0, sizeof *layout.error);
     layout.lookup->block_ids = block_ids;
+    layout.lookup->sources = sources;
     layout.num_groups = plan->config.num_groups;
     layout.max_model_len = plan->config.max_model_len;
+    layout.min_partial_tokens = plan->config.min_partial_tokens;
     layout.zero_on_free = plan->config.zero_on_free;
     layout.allocator = plan->config.allocator;
     *manager = layout;

@@ -22,7 +22,10 @@ struct pkvi_lookup {
     int32_t max_tokens; /* how far it searched */
     uint64_t num_keys_published;
     uint64_t num_keys_forgotten;
-    int32_t hit_tokens;
+    uint64_t num_children_added;
+    int32_t hit_tokens; /* whole blocks, and partial_tokens of the next one */
+    int32_t partial_tokens;
+    pkv_block_id *sources;  /* [num_groups] of partial_tokens, where it is not 0 */
     int32_t longest_tokens; /* of any class alone, in the first round */
     int32_t shared_prefix_boundary;
     pkv_block_id **block_ids; /* [num_groups][width of the group] */

@@ -22,7 +22,13 @@ static pkv_request handle_of(const pkv_manager *manager, const struct pkvi_reque
     return handle;
 }
 
-/* Whether the remembered lookup is of this request as it is now, with no key forgotten since. */
+/* Tells whether a block may have become one to copy rows from. */
+static uint64_t num_children_added(const pkv_manager *manager) {
+    return manager->pool->children != NULL ? manager->pool->children->num_added : 0;
+}
+
+/* Whether the remembered lookup is of this request as it is now, with no key forgotten since, nor a
+ * source added where it names any. */
 static bool is_remembered(const pkv_manager *manager, const struct pkvi_request *request) {
     const struct pkvi_lookup *lookup = manager->lookup;
     pkv_request handle = handle_of(manager, request);
@@ -30,7 +36,9 @@ static bool is_remembered(const pkv_manager *manager, const struct pkvi_request 
     return lookup->is_set && lookup->request.index == handle.index &&
            lookup->request.generation == handle.generation &&
            lookup->num_tokens == request->num_tokens && lookup->num_keys == request->num_keys &&
-           lookup->num_keys_forgotten == manager->pool->num_keys_forgotten;
+           lookup->num_keys_forgotten == manager->pool->num_keys_forgotten &&
+           (lookup->partial_tokens == 0 ||
+            lookup->num_children_added == num_children_added(manager));
 }
 
 static void find(const pkv_manager *manager,
@@ -46,10 +54,17 @@ static void find(const pkv_manager *manager,
     lookup->max_tokens = max_tokens;
     lookup->num_keys_published = manager->pool->num_keys_published;
     lookup->num_keys_forgotten = manager->pool->num_keys_forgotten;
+    lookup->num_children_added = num_children_added(manager);
     lookup->hit_tokens = 0;
+    lookup->partial_tokens = 0;
     lookup->shared_prefix_boundary = 0;
     if (manager->pool->is_caching && !request->skip_cache_read) {
         pkvi_coordinator_find(&scope, max_tokens, lookup);
+    }
+    if (manager->min_partial_tokens > 0 && !request->skip_cache_read && !request->has_caller_keys) {
+        lookup->partial_tokens =
+            pkvi_partial_find(manager, request, lookup->hit_tokens, max_tokens, lookup->sources);
+        lookup->hit_tokens += lookup->partial_tokens;
     }
 }
 
@@ -57,7 +72,8 @@ const struct pkvi_lookup *pkvi_manager_look_up(const pkv_manager *manager,
                                                const struct pkvi_request *request) {
     if (!is_remembered(manager, request) ||
         manager->lookup->max_tokens != request->num_tokens - 1 ||
-        manager->lookup->num_keys_published != manager->pool->num_keys_published) {
+        manager->lookup->num_keys_published != manager->pool->num_keys_published ||
+        manager->lookup->num_children_added != num_children_added(manager)) {
         find(manager, request, request->num_tokens - 1);
     }
     return manager->lookup;

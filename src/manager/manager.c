@@ -12,7 +12,9 @@ struct demand {
     int64_t num_local;    /* computed here, the hit included */
     int64_t num_written;  /* computed + new, at most max_model_len: [num_local, it) is written */
     int64_t num_slots;    /* the same with lookahead */
+    int64_t num_spare;    /* blocks that stay free beyond what is needed and reserved */
     int32_t hit_tokens;
+    int32_t partial_tokens; /* of these: rows of the block behind the last whole one */
     int32_t shared_prefix_boundary;
     bool has_row;
 };
@@ -150,6 +152,10 @@ static pkv_status check_args(const pkv_manager *manager,
                             "step %llu is complete, goes back, or is 2^32 ahead of the oldest",
                             (unsigned long long)args->step);
     }
+    if (manager->min_partial_tokens > 0 && args->num_external_computed_tokens > 0 &&
+        args->num_new_computed_tokens % manager->groups[0].block_size != 0) {
+        return PKVI_INVALID(manager, "what is loaded begins at a block: drop the partial hit");
+    }
     if (request->row == PKV_NULL_ROW) {
         return args->num_computed_tokens == 0
                    ? PKV_OK
@@ -177,7 +183,10 @@ static void measure_demand(const pkv_manager *manager,
 
     demand->has_row = request->row != PKV_NULL_ROW;
     demand->shared_prefix_boundary = 0;
+    demand->num_spare = 0;
     demand->hit_tokens = args->num_new_computed_tokens;
+    demand->partial_tokens =
+        manager->min_partial_tokens > 0 ? demand->hit_tokens % manager->groups[0].block_size : 0;
     demand->num_local = (int64_t)args->num_computed_tokens + args->num_new_computed_tokens;
     demand->num_computed = demand->num_local + args->num_external_computed_tokens;
     demand->num_computed = demand->num_computed < most ? demand->num_computed : most;
@@ -266,6 +275,9 @@ static void begin_row(pkv_manager *manager, int32_t row_number, const struct dem
         row->num_cached = row->num_blocks;
         pkvi_table_mark(row, 0, row->num_blocks);
     }
+    if (demand->partial_tokens > 0) {
+        pkvi_partial_hold(manager);
+    }
     if (demand->num_computed == demand->num_local) {
         return;
     }
@@ -301,6 +313,8 @@ static void start_request(pkv_manager *manager,
             counters->num_resume_hit_tokens += num_hits;
         }
     }
+    counters->num_partial_hits += demand->partial_tokens > 0 ? 1 : 0;
+    counters->num_partial_hit_tokens += (uint64_t)demand->partial_tokens;
     request->num_allocations++;
     begin_row(manager, request->row, demand);
 }
@@ -321,7 +335,7 @@ static void finish(pkv_manager *manager,
     /* Drafts that are not verified yet are no tokens of the request, and are not published. */
     num_tokens = num_tokens < request->num_tokens ? num_tokens : request->num_tokens;
     if (!args->delay_caching) {
-        pkvi_manager_commit(manager, request, (int32_t)num_tokens, args->step);
+        pkvi_manager_commit(manager, request, (int32_t)num_tokens, args->step, false);
     }
     manager->counters.num_allocations++;
 }
@@ -332,6 +346,8 @@ static void perform(pkv_manager *manager,
                     const pkv_slots_args *args,
                     const struct demand *demand,
                     pkv_slots *slots) {
+    int64_t num_spare = demand->num_spare;
+
     if (!demand->has_row) {
         start_request(manager, request, demand);
     }
@@ -344,8 +360,13 @@ static void perform(pkv_manager *manager,
                                                             demand->num_written);
         }
         row->first_new = row->num_blocks;
-        slots->num_new_blocks += extend_row(manager, g, request->row, columns);
+        if (!demand->has_row && demand->partial_tokens > 0) {
+            slots->num_copies += pkvi_partial_extend(manager, g, request->row, &num_spare);
+        }
+        (void)extend_row(manager, g, request->row, columns);
+        slots->num_new_blocks += row->num_blocks - row->first_new;
     }
+    manager->counters.num_copies += (uint64_t)slots->num_copies;
     finish(manager, request, args, demand->num_computed, demand->num_slots);
     slots->row = request->row;
 }
@@ -414,6 +435,7 @@ static pkv_status allocate(pkv_manager *manager,
                       args->num_watermark_blocks + args->num_reserved_blocks -
                       manager->pool->free_queue.num_free;
         status = num_missing > 0 ? PKV_NO_FREE_BLOCKS : PKV_OK;
+        demand.num_spare = -num_missing;
     }
     if (status == PKV_OK) {
         /* Groups can disagree even where the common hit is empty. */

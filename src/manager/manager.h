@@ -5,7 +5,7 @@
  * that several files of verbs share. Life is in config.c, pkv_allocate_slots in manager.c, the
  * other scheduling verbs in verbs.c, requests in open.c, lookups in lookup.c, steps in step.c,
  * readers and batches in batch.c, statistics in stats.c, fork, truncate and copy-on-write in
- * sharing.c.
+ * sharing.c, hits that continue into a block in partial.c.
  *
  * The one idea: a verb first computes what it needs without changing anything, then changes
  * everything without being able to fail. */
@@ -22,6 +22,7 @@ struct pkvi_counters {
     uint64_t num_allocations, num_no_free_blocks, num_no_free_rows, num_never_fits;
     uint64_t num_frees;
     uint64_t num_keys_withdrawn;
+    uint64_t num_forks, num_copies, num_partial_hits, num_partial_hit_tokens;
 };
 
 /* Somebody beside the tables who holds blocks of the pool: a tier, for the copies under way. */
@@ -39,6 +40,7 @@ struct pkv_manager {
     struct pkvi_group *groups;
     int32_t num_groups;
     int32_t max_model_len;
+    int32_t min_partial_tokens; /* 0: a hit ends at a block's end */
     bool zero_on_free;
     bool has_evicted_shared; /* a shared block lost its key: settled columns are looked at, too */
     struct pkvi_request_map requests;
@@ -117,11 +119,12 @@ void pkvi_manager_release_storage(pkv_manager *manager, int32_t storage);
 void pkvi_manager_remove_skipped(pkv_manager *manager, int32_t row_number, int64_t num_processed);
 
 /* Publish the full blocks of the first `num_tokens` tokens of a request that holds a row; nothing
- * while a load is under way. */
+ * while a load is under way. is_computed: their content is there already. */
 void pkvi_manager_commit(pkv_manager *manager,
                          struct pkvi_request *request,
                          int32_t num_tokens,
-                         uint64_t step);
+                         uint64_t step,
+                         bool is_computed);
 
 /* The longest hit of a request, remembered. NULL-free; hit_tokens 0 where it may not read. */
 const struct pkvi_lookup *pkvi_manager_look_up(const pkv_manager *manager,
@@ -136,6 +139,26 @@ bool pkvi_manager_confirm_hit(const pkv_manager *manager,
 /* Blocks whose only owners are tables that wait for a step, and copies under way. O(cells of held
  * tables + blocks in flight). */
 int32_t pkvi_manager_count_pending(const pkv_manager *manager);
+
+/* Continue a hit of `hit_tokens`, whole blocks, into the next one, up to `max_tokens` in all. Returns
+ * by how many tokens; 0, or at least min_partial_tokens. sources[g] is whom to copy them from. */
+int32_t pkvi_partial_find(const pkv_manager *manager,
+                          const struct pkvi_request *request,
+                          int32_t hit_tokens,
+                          int32_t max_tokens,
+                          pkv_block_id *sources);
+
+/* Hold the sources of the remembered lookup, whose hit continues into a block, in all groups before
+ * anything is taken. */
+void pkvi_partial_hold(pkv_manager *manager);
+
+/* Give the row of one group, which ends where the source begins, a block that gets the source's
+ * rows: a new one and a copy; or the source itself, without its key, where nobody else holds it and
+ * no block is to spare (num_spare) for keeping both. Returns how many copies were queued. */
+int32_t pkvi_partial_extend(pkv_manager *manager,
+                            int32_t g,
+                            int32_t row_number,
+                            int64_t *num_spare);
 
 /* Owners of a block; pending copies that read it do not count. */
 static inline int32_t pkvi_manager_num_owners(const pkv_manager *manager, pkv_block_id block) {

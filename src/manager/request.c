@@ -145,10 +145,35 @@ void pkvi_request_copy_tokens(const struct pkvi_request_map *map,
     }
 }
 
-/* Compute the keys of the hash blocks that are full and have none yet. */
-static void compute_keys(struct pkvi_request_map *map, struct pkvi_request *request) {
+static struct pkvi_key_extras extras_of(const struct pkvi_request_map *map,
+                                        const struct pkvi_request *request) {
     struct pkvi_key_extras extras = {request->adapter_id, request->has_salt, request->salt,
                                      media_of(map, request), request->num_media};
+
+    return extras;
+}
+
+const int32_t *pkvi_request_tokens(const struct pkvi_request_map *map,
+                                   const struct pkvi_request *request,
+                                   int32_t index) {
+    return tokens_at(map, request, index * map->hash_block_size);
+}
+
+pkv_block_key pkvi_request_key_with(const struct pkvi_request_map *map,
+                                    const struct pkvi_request *request,
+                                    int32_t index,
+                                    const int32_t *token_ids) {
+    struct pkvi_key_extras extras = extras_of(map, request);
+    int32_t media_index = 0;
+
+    return pkvi_compute_block_key(
+        &map->hash_keys, &extras, index == 0 ? NULL : key_at(map, request, index - 1),
+        index * map->hash_block_size, token_ids, map->hash_block_size, &media_index);
+}
+
+/* Compute the keys of the hash blocks that are full and have none yet. */
+static void compute_keys(struct pkvi_request_map *map, struct pkvi_request *request) {
+    struct pkvi_key_extras extras = extras_of(map, request);
     int32_t num_full = request->num_tokens / map->hash_block_size;
 
     if (request->has_caller_keys || !map->computes_keys) {

@@ -150,6 +150,18 @@ const pkv_block_key *pkvi_request_key(const struct pkvi_request_map *map,
                                       const struct pkvi_request *request,
                                       int32_t index);
 
+/* Tokens of hash block `index`, which has at least one; they lie together. */
+const int32_t *pkvi_request_tokens(const struct pkvi_request_map *map,
+                                   const struct pkvi_request *request,
+                                   int32_t index);
+
+/* The key that hash block `index` of the request would have with these tokens: its past, adapter,
+ * salt and media, other tokens. The block before it, if any, has a key. */
+pkv_block_key pkvi_request_key_with(const struct pkvi_request_map *map,
+                                    const struct pkvi_request *request,
+                                    int32_t index,
+                                    const int32_t *token_ids);
+
 /* Copy tokens out. */
 void pkvi_request_copy_tokens(const struct pkvi_request_map *map,
                               const struct pkvi_request *request,

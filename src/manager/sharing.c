@@ -286,6 +286,7 @@ pkv_status pkv_fork(pkv_manager *manager,
         begin_child(manager, parent, pkvi_request_get(&manager->requests, handle),
                     num_computed_tokens);
     }
+    manager->counters.num_forks++;
     *child = handle;
     PKVI_CHECK_AFTER(manager);
     return PKV_OK;

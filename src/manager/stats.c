@@ -86,6 +86,10 @@ static void copy_counters(const pkv_manager *manager, pkv_stats *stats) {
     stats->num_collisions_rejected = pool->index->num_collisions_rejected;
     stats->num_index_slots_probed = pool->index->num_probes;
     stats->num_events_dropped = pool->events.num_dropped_total;
+    stats->num_forks = counters->num_forks;
+    stats->num_copies = counters->num_copies;
+    stats->num_partial_hits = counters->num_partial_hits;
+    stats->num_partial_hit_tokens = counters->num_partial_hit_tokens;
 }
 
 pkv_status pkv_get_stats(const pkv_manager *manager, pkv_stats *out) {
@@ -230,6 +234,12 @@ static void write_counters(struct writer *writer, const pkv_stats *stats) {
     write_counter(writer, "collisions_rejected_total", "Equal hashes of other content.",
                   stats->num_collisions_rejected);
     write_counter(writer, "events_dropped_total", "Events lost.", stats->num_events_dropped);
+    write_counter(writer, "forks_total", "Requests forked.", stats->num_forks);
+    write_counter(writer, "copies_total", "Blocks copied within the cache.", stats->num_copies);
+    write_counter(writer, "partial_hits_total", "Hits that went on into a block.",
+                  stats->num_partial_hits);
+    write_counter(writer, "partial_hit_tokens_total", "Tokens that these went on by.",
+                  stats->num_partial_hit_tokens);
 }
 
 pkv_status pkv_format_prometheus(

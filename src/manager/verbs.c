@@ -22,6 +22,27 @@ void pkvi_manager_release_storage(pkv_manager *manager, int32_t storage) {
     pkvi_copy_list_cancel_freed(&manager->copies, manager->pool);
 }
 
+/* Let rows be copied from a block that was published: at once where its content is there and no copy
+ * is still to bring it, or when its step completes. Of step 0 nothing tells when that is, so it is
+ * never a source. */
+static void note_child(pkv_manager *manager,
+                       int32_t g,
+                       const struct pkvi_request *request,
+                       int32_t column,
+                       uint64_t step,
+                       bool is_computed) {
+    struct pkvi_child_index *children = manager->pool->children;
+    pkv_block_id block = pkvi_manager_cells(manager, g, request->row)[column];
+
+    pkvi_child_index_note(
+        children, block,
+        pkvi_child_index_hash(
+            g, column == 0 ? NULL : pkvi_request_key(&manager->requests, request, column - 1)));
+    if (step == 0 && is_computed && manager->copies.source_of[block] == PKV_NULL_BLOCK) {
+        pkvi_child_index_add(children, block);
+    }
+}
+
 /* Publish blocks [row->num_cached, full) of one group, in one call. Null blocks, those that
  * retention leaves out and, after an undone step, those that kept their key are passed over, yet
  * count as settled. */
@@ -29,7 +50,8 @@ static void commit_group(pkv_manager *manager,
                          int32_t g,
                          const struct pkvi_request *request,
                          int32_t full,
-                         uint64_t step) {
+                         uint64_t step,
+                         bool is_computed) {
     const struct pkvi_group *group = &manager->groups[g];
     struct pkvi_table_row *row = pkvi_manager_row(manager, g, request->row);
     const pkv_block_id *cells = pkvi_manager_cells(manager, g, request->row);
@@ -64,6 +86,9 @@ static void commit_group(pkv_manager *manager,
             pkvi_group_retains(group, request, i)) {
             pkvi_pool_publish(manager->pool, &call, cells[i], pkvi_key_cursor_key(&cursor),
                               homes[i % COMMIT_AHEAD], pkvi_key_cursor_tokens(&cursor));
+            if (manager->pool->children != NULL) {
+                note_child(manager, g, request, i, step, is_computed);
+            }
         }
     }
     pkvi_pool_end(manager->pool, &call);
@@ -91,7 +116,8 @@ static int32_t stop_at_foreign(const pkv_manager *manager,
 void pkvi_manager_commit(pkv_manager *manager,
                          struct pkvi_request *request,
                          int32_t num_tokens,
-                         uint64_t step) {
+                         uint64_t step,
+                         bool is_computed) {
     if (!manager->pool->is_caching || pkvi_manager_is_loading(request)) {
         return;
     }
@@ -112,7 +138,7 @@ void pkvi_manager_commit(pkv_manager *manager,
         full = full < num_keyed ? full : num_keyed;
         full = stop_at_foreign(manager, g, request, full);
         if (full > row->num_cached) {
-            commit_group(manager, g, request, full, step);
+            commit_group(manager, g, request, full, step, is_computed);
         }
     }
 }
@@ -197,7 +223,7 @@ pkv_status pkv_cache_blocks(pkv_manager *manager, pkv_request handle, int32_t nu
         }
     }
     if (request->row != PKV_NULL_ROW) {
-        pkvi_manager_commit(manager, request, num_computed_tokens, 0);
+        pkvi_manager_commit(manager, request, num_computed_tokens, 0, true);
     }
     PKVI_CHECK_AFTER(manager);
     return PKV_OK;

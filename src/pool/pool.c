@@ -242,6 +242,9 @@ static inline void forget(pkv_pool *pool, pkv_block_id block, struct pkvi_index_
     if (!pkvi_publish_log_is_empty(&pool->log)) {
         pkvi_publish_log_remove(&pool->log, block);
     }
+    if (pool->children != NULL) {
+        pkvi_child_index_remove(pool->children, block);
+    }
     if (pkvi_event_ring_is_on(&pool->events)) {
         pkv_block_key key = pool->index->entries[block].key;
         push_removed(pool, block, &key, pkvi_prefix_index_remove(pool->index, block, home));
@@ -260,6 +263,9 @@ void pkvi_pool_forget_all(pkv_pool *pool) {
     pool->num_keys_forgotten++;
     pkvi_prefix_index_clear(pool->index, pool->num_blocks);
     pkvi_publish_log_clear(&pool->log);
+    if (pool->children != NULL) {
+        pkvi_child_index_clear(pool->children);
+    }
     if (pkvi_event_ring_is_on(&pool->events)) {
         pkv_event event = {0};
         event.type = PKV_EVENT_ALL_BLOCKS_CLEARED;

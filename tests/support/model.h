@@ -75,6 +75,9 @@ void model_contents_clear(model_contents *contents);
 /* The number of a content, added when it is new; MODEL_NO_CONTENT when there is no room. */
 int32_t model_contents_intern(model_contents *contents, const model_content *wanted);
 
+/* Whether two contents are the same. */
+bool model_content_is_same(const model_content *a, const model_content *b);
+
 /* The number of the content that a caller's key stands for, added as opaque when it is new. */
 int32_t model_contents_intern_key(model_contents *contents, const pkv_block_key *key);
 
@@ -108,6 +111,8 @@ typedef struct model_block {
     pkv_request publisher;
     int32_t lease;   /* which stay of the publisher: how often it had been admitted */
     bool needs_fill; /* handed out since its fill was taken */
+    int32_t parent;  /* content before its own, as the publisher has it */
+    uint64_t listed; /* when its content became one to copy rows from; 0 = not yet, or never */
 } model_block;
 
 /* Who publishes, and how a stored event describes the call. */
@@ -115,6 +120,7 @@ typedef struct model_publication {
     int32_t group, parent, first_token, num_tokens, lease;
     pkv_request request;
     uint64_t adapter_id, step;
+    bool is_computed; /* the content of what is published is there */
 } model_publication;
 
 typedef struct model_pool {
@@ -130,7 +136,7 @@ typedef struct model_pool {
     int32_t num_events;
     uint64_t next_sequence, next_call, num_dropped_since_take, num_dropped;
     uint64_t num_allocated, num_evicted, num_published, num_withdrawn;
-    uint64_t publish_clock;
+    uint64_t publish_clock, list_clock;
 } model_pool;
 
 void model_pool_init(model_pool *pool, model_contents *contents, const pkv_pool_config *config);

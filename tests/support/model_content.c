@@ -12,7 +12,7 @@ void model_contents_clear(model_contents *contents) {
     contents->first_root = MODEL_NO_CONTENT;
 }
 
-static bool is_same(const model_content *a, const model_content *b) {
+bool model_content_is_same(const model_content *a, const model_content *b) {
     if (a->is_opaque || b->is_opaque || a->parent != b->parent || a->num_tokens != b->num_tokens ||
         a->adapter_id != b->adapter_id || a->salt_size != b->salt_size ||
         a->num_media != b->num_media) {
@@ -42,7 +42,7 @@ int32_t model_contents_intern(model_contents *contents, const model_content *wan
     int32_t index = contents->num_contents;
 
     while (*link != MODEL_NO_CONTENT) {
-        if (is_same(&contents->items[*link], wanted)) {
+        if (model_content_is_same(&contents->items[*link], wanted)) {
             return *link;
         }
         link = &contents->items[*link].next_sibling;

@@ -131,8 +131,29 @@ static int32_t num_full_columns(const model_manager *model,
     return full;
 }
 
-static void publish_group(
-    model_manager *model, model_request *request, int32_t group, int32_t full, uint64_t step) {
+/* Note whose child a block is, and that its content is there, unless a copy is still to bring it. */
+static void list_published(model_manager *model,
+                           const model_request *request,
+                           const model_publication *publication,
+                           int32_t column) {
+    pkv_block_id id = request->tables[publication->group].ids[column];
+    model_block *block = &model->pool.blocks[id];
+
+    block->parent = column == 0
+                        ? MODEL_NO_CONTENT
+                        : model_column_content(model, request, publication->group, column - 1);
+    if (model->min_partial_tokens > 0 && publication->is_computed && publication->step == 0 &&
+        !model_is_target(model, id)) {
+        block->listed = ++model->pool.list_clock;
+    }
+}
+
+static void publish_group(model_manager *model,
+                          model_request *request,
+                          int32_t group,
+                          int32_t full,
+                          uint64_t step,
+                          bool is_computed) {
     int32_t first = request->num_cached[group];
     int32_t block_size = model->groups[group].block_size;
     model_publication publication = {
@@ -145,6 +166,7 @@ static void publish_group(
         .request = request->handle,
         .adapter_id = request->adapter_id,
         .step = step,
+        .is_computed = is_computed,
     };
     int32_t num_published = 0;
 
@@ -157,6 +179,7 @@ static void publish_group(
         }
         model_pool_publish(&model->pool, id, model_column_content(model, request, group, column),
                            &request->tokens[column * block_size], &publication);
+        list_published(model, request, &publication, column);
         num_published++;
     }
     if (num_published == 0) {
@@ -169,12 +192,13 @@ static void publish_group(
 void model_publish(model_manager *model,
                    model_request *request,
                    int32_t num_tokens,
-                   uint64_t step) {
+                   uint64_t step,
+                   bool is_computed) {
     for (int32_t group = 0; group < model->num_groups && !model->pool.disable_prefix_cache;
          group++) {
         int32_t full = num_full_columns(model, request, group, num_tokens);
         if (full > request->num_cached[group]) {
-            publish_group(model, request, group, full, step);
+            publish_group(model, request, group, full, step, is_computed);
         }
     }
 }
@@ -192,7 +216,7 @@ model_statuses model_cache_blocks(model_manager *model,
     if (!is_valid) {
         return MODEL_INVALID;
     }
-    model_publish(model, request, num_tokens, 0);
+    model_publish(model, request, num_tokens, 0, true);
     return MODEL_OK;
 }
 
@@ -202,6 +226,9 @@ model_statuses model_cache_blocks(model_manager *model,
 struct plan {
     int32_t hit, external, total, num_slot_tokens, num_commit_tokens;
     int64_t first_written, end_written;
+    int32_t partial; /* of the hit: tokens behind its last whole block */
+    int64_t num_spare;
+    pkv_block_id sources[MODEL_MAX_GROUPS];
     model_table hits[MODEL_MAX_GROUPS];
 };
 
@@ -298,6 +325,9 @@ static void start_tables(model_manager *model, model_request *request, const str
         request->num_cached[group] = table->num_blocks;
         request->num_hits[group] = table->num_blocks;
     }
+    for (int32_t group = 0; group < model->num_groups && plan->partial > 0; group++) {
+        model_pool_touch(&model->pool, plan->sources[group]);
+    }
     for (int32_t group = 0; group < model->num_groups; group++) {
         int32_t visible = plan->total - model_num_skipped_tokens(model, group, plan->total);
         if (min_of(visible, plan->external) > 0) {
@@ -328,11 +358,14 @@ static model_statuses commit(model_manager *model,
                              const struct plan *plan,
                              pkv_slots *out) {
     bool had_row = request->row != PKV_NULL_ROW;
+    int64_t num_spare = plan->num_spare;
 
     *out = (pkv_slots){.struct_size = sizeof *out};
     if (request->row == PKV_NULL_ROW) {
         request->shared_boundary = model_shared_boundary(model, request);
         count_admission(model, request, plan->hit);
+        model->num_partial_hits += plan->partial > 0 ? 1 : 0;
+        model->num_partial_hit_tokens += (uint64_t)plan->partial;
         if (plan->hit > 0 || plan->external > 0) {
             start_tables(model, request, plan);
         }
@@ -343,11 +376,15 @@ static model_statuses commit(model_manager *model,
                 model_make_writable(model, request, group, plan->first_written, plan->end_written);
         }
         request->first_new[group] = request->tables[group].num_blocks;
-        out->num_new_blocks +=
-            append_new(model, request, group, columns_of(model, group, plan->num_slot_tokens));
+        if (plan->partial > 0) {
+            out->num_copies +=
+                model_extend_partial(model, request, group, plan->sources[group], &num_spare);
+        }
+        (void)append_new(model, request, group, columns_of(model, group, plan->num_slot_tokens));
+        out->num_new_blocks += request->tables[group].num_blocks - request->first_new[group];
     }
     if (!args->delay_caching) {
-        model_publish(model, request, plan->num_commit_tokens, args->step);
+        model_publish(model, request, plan->num_commit_tokens, args->step, false);
     }
     model->newest_step = args->step > model->newest_step ? args->step : model->newest_step;
     request->num_live_tokens =
@@ -380,7 +417,9 @@ static model_statuses check_args(const model_manager *model,
         args->num_lookahead_tokens < 0 || args->num_in_flight_tokens < 0 ||
         args->num_watermark_blocks < 0 || args->num_reserved_blocks < 0 ||
         (int64_t)args->num_new_tokens + args->num_external_computed_tokens < 1 ||
-        (holds && args->num_new_computed_tokens > 0)) {
+        (holds && args->num_new_computed_tokens > 0) ||
+        (model->min_partial_tokens > 0 && args->num_external_computed_tokens > 0 &&
+         args->num_new_computed_tokens % model->alignment != 0)) {
         return MODEL_INVALID;
     }
     if (!is_usable_step(model, args->step)) {
@@ -397,11 +436,18 @@ static model_statuses check_args(const model_manager *model,
 
 /* Find the blocks of the hit that the caller was told of; false when they are no longer there. */
 static bool find_hits(const model_manager *model, const model_request *request, struct plan *plan) {
-    if (plan->hit > 0 && !model_can_all_serve(model, request, plan->hit)) {
+    int32_t whole = plan->hit / model->alignment * model->alignment;
+
+    if (plan->hit == 0) {
+        return true;
+    }
+    if (plan->hit >= request->num_tokens || !model_can_all_serve(model, request, whole) ||
+        model_partial(model, request, whole, plan->hit, plan->sources) != plan->hit - whole) {
         return false;
     }
-    for (int32_t group = 0; group < model->num_groups && plan->hit > 0; group++) {
-        model_hit_table(model, request, group, plan->hit, &plan->hits[group]);
+    plan->partial = plan->hit - whole;
+    for (int32_t group = 0; group < model->num_groups; group++) {
+        model_hit_table(model, request, group, whole, &plan->hits[group]);
     }
     return true;
 }
@@ -459,5 +505,6 @@ model_statuses model_allocate(model_manager *model,
     if (need > num_free) {
         return refuse(model, need - num_free);
     }
+    plan.num_spare = num_free - need;
     return commit(model, request, args, &plan, out);
 }

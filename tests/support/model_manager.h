@@ -54,6 +54,7 @@ typedef struct model_manager {
     int32_t widths[MODEL_MAX_GROUPS]; /* columns of a row */
     int32_t max_in_flight_tokens, max_media_per_request;
     int64_t max_total_tokens;
+    int32_t min_partial_tokens;
     bool zero_on_free;
     model_request requests[MODEL_MAX_REQUESTS];
     int32_t num_rows;
@@ -66,6 +67,7 @@ typedef struct model_manager {
     uint64_t num_resumes, num_resume_tokens, num_resume_hit_tokens;
     uint64_t num_allocations, num_no_free_blocks, num_no_free_rows, num_never_fits, num_frees;
     uint64_t num_withdrawn;
+    uint64_t num_forks, num_copies_queued, num_partial_hits, num_partial_hit_tokens;
     int32_t num_missing_blocks, num_pending_blocks; /* of the last refused allocation */
 } model_manager;
 
@@ -125,8 +127,32 @@ void model_hit_table(const model_manager *model,
                      int32_t group,
                      int32_t num_tokens,
                      model_table *table);
-int32_t model_lookup(const model_manager *model, const model_request *request);
+int32_t model_lookup(const model_manager *model, const model_request *request); /* whole blocks */
 int32_t model_shared_boundary(const model_manager *model, const model_request *request);
+
+/* ---- hits that go on into a block ------------------------------------------------------------ */
+
+/* What hash block `index` of a request would hold with other tokens. */
+void model_content_with(const model_manager *model,
+                        const model_request *request,
+                        int32_t index,
+                        const int32_t *tokens,
+                        model_content *content);
+
+/* By how many tokens a hit of `whole` tokens can go on, up to `max_tokens` in all; and from which
+ * block of each group. */
+int32_t model_partial(const model_manager *model,
+                      const model_request *request,
+                      int32_t whole,
+                      int32_t max_tokens,
+                      pkv_block_id *sources);
+
+/* Give a group's table the block behind its last; the source is held. Returns copies queued. */
+int32_t model_extend_partial(model_manager *model,
+                             model_request *request,
+                             int32_t group,
+                             pkv_block_id source,
+                             int64_t *num_spare);
 
 /* ---- allocate, publish, free ----------------------------------------------------------------- */
 
@@ -142,7 +168,11 @@ model_statuses model_remove_skipped(model_manager *model,
 void model_free(model_manager *model, model_request *request);
 
 /* Publish what is full of the first `num_tokens` tokens, as step `step`. */
-void model_publish(model_manager *model, model_request *request, int32_t num_tokens, uint64_t step);
+void model_publish(model_manager *model,
+                   model_request *request,
+                   int32_t num_tokens,
+                   uint64_t step,
+                   bool is_computed);
 void model_drop_skipped(model_manager *model, model_request *request, int32_t num_processed_tokens);
 void model_release_tables(model_manager *model, model_table *tables);
 
@@ -158,6 +188,7 @@ model_statuses model_truncate(model_manager *model, model_request *request, int3
 
 /* Owners of a block: pairs that will read it are none. */
 int32_t model_num_owners(const model_manager *model, pkv_block_id id);
+bool model_is_target(const model_manager *model, pkv_block_id id);
 bool model_is_pinned(const model_manager *model, pkv_block_id id);
 bool model_is_foreign(const model_manager *model,
                       const model_request *request,
@@ -171,6 +202,9 @@ int32_t model_num_copies_needed(const model_manager *model,
 int32_t model_make_writable(
     model_manager *model, model_request *request, int32_t group, int64_t first, int64_t end);
 void model_cancel_freed(model_manager *model);
+
+/* Queue a copy; one reference of `source` goes to the pair. */
+void model_queue_copy(model_manager *model, pkv_block_id source, pkv_block_id target);
 int32_t model_num_pending_copies(const model_manager *model, int32_t group);
 
 /* Hand over up to `capacity` pairs of a group. PKV_OK or PKV_MORE. */

@@ -178,6 +178,7 @@ void model_pool_publish(model_pool *pool,
     block->step = publication->step;
     block->publisher = publication->request;
     block->lease = publication->lease;
+    block->listed = 0;
     for (int32_t i = 0; i < pool->block_sizes[block->group] && tokens != NULL; i++) {
         block->tokens[i] = tokens[i];
     }
@@ -207,6 +208,7 @@ void model_pool_forget(model_pool *pool, pkv_block_id id) {
     }
     block->content = MODEL_NO_CONTENT;
     block->step = 0;
+    block->listed = 0;
     event.remaining_copies = model_pool_num_copies(pool, event.group, event.content);
     add_event(pool, event);
 }
@@ -284,6 +286,7 @@ bool model_pool_reset(model_pool *pool) {
     for (int32_t i = 1; i < pool->num_blocks; i++) {
         pool->blocks[i].content = MODEL_NO_CONTENT;
         pool->blocks[i].step = 0;
+        pool->blocks[i].listed = 0;
     }
     model_pool_begin_call(pool);
     add_event(pool, (model_event){.type = PKV_EVENT_ALL_BLOCKS_CLEARED,

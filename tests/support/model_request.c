@@ -74,6 +74,7 @@ void model_manager_init(model_manager *model, const pkv_manager_config *config) 
         model->max_total_tokens = slots > config->max_model_len ? slots : config->max_model_len;
     }
     model->zero_on_free = config->zero_on_free;
+    model->min_partial_tokens = config->min_partial_tokens;
 }
 
 int32_t model_find_request(const model_manager *model, pkv_request handle) {
@@ -102,21 +103,34 @@ static void add_media_parts(const model_request *request, int32_t start, model_c
     }
 }
 
+void model_content_with(const model_manager *model,
+                        const model_request *request,
+                        int32_t index,
+                        const int32_t *tokens,
+                        model_content *content) {
+    int32_t block_size = model->hash_block_size;
+
+    *content = (model_content){
+        .parent = MODEL_NO_CONTENT, .num_tokens = block_size, .adapter_id = request->adapter_id};
+    if (index == 0) {
+        content->salt_size = request->salt_size;
+        memcpy(content->salt, request->salt, (size_t)request->salt_size);
+    } else if (index <= request->num_keys) {
+        content->parent = request->contents[index - 1];
+    }
+    for (int32_t i = 0; i < block_size; i++) {
+        content->tokens[i] = tokens[i];
+    }
+    add_media_parts(request, index * block_size, content);
+}
+
 void model_name_contents(model_manager *model, const model_request *request, int32_t *contents) {
     int32_t block_size = model->hash_block_size;
 
     for (int32_t index = 0; (index + 1) * block_size <= request->num_tokens; index++) {
-        model_content content = {.parent = index == 0 ? MODEL_NO_CONTENT : contents[index - 1],
-                                 .num_tokens = block_size,
-                                 .adapter_id = request->adapter_id};
-        if (index == 0) {
-            content.salt_size = request->salt_size;
-            memcpy(content.salt, request->salt, (size_t)request->salt_size);
-        }
-        for (int32_t i = 0; i < block_size; i++) {
-            content.tokens[i] = request->tokens[index * block_size + i];
-        }
-        add_media_parts(request, index * block_size, &content);
+        model_content content;
+        model_content_with(model, request, index, &request->tokens[index * block_size], &content);
+        content.parent = index == 0 ? MODEL_NO_CONTENT : contents[index - 1];
         contents[index] = model_contents_intern(&model->contents, &content);
     }
 }

@@ -28,6 +28,15 @@ bool model_is_pinned(const model_manager *model, pkv_block_id id) {
     return false;
 }
 
+bool model_is_target(const model_manager *model, pkv_block_id id) {
+    for (int32_t i = 0; i < model->num_copies; i++) {
+        if (model->copies[i].target == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int32_t model_num_owners(const model_manager *model, pkv_block_id id) {
     int32_t count = model->pool.blocks[id].ref_cnt;
 
@@ -95,15 +104,9 @@ void model_cancel_freed(model_manager *model) {
     }
 }
 
-static void copy_column(model_manager *model,
-                        model_request *request,
-                        int32_t group,
-                        int32_t column) {
-    pkv_block_id source = request->tables[group].ids[column];
+void model_queue_copy(model_manager *model, pkv_block_id source, pkv_block_id target) {
     pkv_block_copy *copy = &model->copies[model->num_copies];
-    pkv_block_id target;
 
-    model_pool_get_new_blocks(&model->pool, group, 1, &target);
     copy->source = source;
     copy->target = target;
     /* What will be copied into the source is copied from where it comes. */
@@ -117,6 +120,17 @@ static void copy_column(model_manager *model,
         model_pool_free_blocks(&model->pool, &source, 1);
     }
     model->num_copies++;
+    model->num_copies_queued++;
+}
+
+static void copy_column(model_manager *model,
+                        model_request *request,
+                        int32_t group,
+                        int32_t column) {
+    pkv_block_id target;
+
+    model_pool_get_new_blocks(&model->pool, group, 1, &target);
+    model_queue_copy(model, request->tables[group].ids[column], target);
     request->tables[group].ids[column] = target;
 }
 
@@ -248,6 +262,7 @@ model_statuses model_fork(model_manager *model,
         child->num_hits[group] = child->num_cached[group];
         child->first_new[group] = table->num_blocks;
     }
+    model->num_forks++;
     *slot = (int32_t)(child - model->requests);
     return MODEL_OK;
 }

@@ -26,9 +26,30 @@ static void return_held(model_manager *model, uint64_t first, uint64_t last) {
     model->num_held = num_kept;
 }
 
+/* What the steps up to this one published is there now. */
+static void list_completed(model_pool *pool, uint64_t step) {
+    for (;;) {
+        model_block *next = NULL;
+        for (int32_t i = 1; i < pool->num_blocks; i++) {
+            model_block *block = &pool->blocks[i];
+            if (block->content != MODEL_NO_CONTENT && block->step != 0 && block->step <= step &&
+                block->listed == 0 && (next == NULL || block->published < next->published)) {
+                next = block;
+            }
+        }
+        if (next == NULL) {
+            return;
+        }
+        next->listed = ++pool->list_clock;
+    }
+}
+
 model_statuses model_step_complete(model_manager *model, uint64_t step) {
     if (step == 0) {
         return MODEL_INVALID;
+    }
+    if (model->min_partial_tokens > 0) {
+        list_completed(&model->pool, step);
     }
     for (int32_t i = 1; i < model->pool.num_blocks; i++) {
         if (model->pool.blocks[i].step <= step) {
@@ -272,4 +293,8 @@ void model_get_stats(const model_manager *model, pkv_stats *out) {
     out->num_keys_published = pool->num_published;
     out->num_keys_withdrawn = model->num_withdrawn;
     out->num_events_dropped = pool->num_dropped;
+    out->num_forks = model->num_forks;
+    out->num_copies = model->num_copies_queued;
+    out->num_partial_hits = model->num_partial_hits;
+    out->num_partial_hit_tokens = model->num_partial_hit_tokens;
 }

@@ -45,6 +45,7 @@ typedef struct sim_counts {
     int64_t num_steps, num_episodes;
     int64_t num_calls[SIM_NUM_STATUSES]; /* by status, PKV_ERROR_CORRUPT first */
     int64_t num_hits;                    /* admissions that hit */
+    int64_t num_partial_hits;            /* of these: such that went on into a block */
     int64_t num_copies;                  /* blocks copied on write */
     int64_t num_reads_verified;          /* tokens read through tables and found right */
     uint64_t digest; /* of all statuses, and of what the library was free to choose */

@@ -212,6 +212,10 @@ static void compare_counters(sim *self, const pkv_stats *library, const pkv_stat
         {"num_keys_published", library->num_keys_published, model->num_keys_published},
         {"num_keys_withdrawn", library->num_keys_withdrawn, model->num_keys_withdrawn},
         {"num_events_dropped", library->num_events_dropped, model->num_events_dropped},
+        {"num_forks", library->num_forks, model->num_forks},
+        {"num_copies", library->num_copies, model->num_copies},
+        {"num_partial_hits", library->num_partial_hits, model->num_partial_hits},
+        {"num_partial_hit_tokens", library->num_partial_hit_tokens, model->num_partial_hit_tokens},
     };
 
     for (size_t i = 0; i < sizeof counters / sizeof counters[0]; i++) {

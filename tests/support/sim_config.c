@@ -145,6 +145,24 @@ static void draw_sizes(sim *self, bool is_engine) {
                                                     : MODEL_MAX_EVENTS;
 }
 
+/* Let hits go on into blocks, where the rest of the configuration has nothing against it. */
+static void draw_partial(sim *self) {
+    pkv_manager_config *config = &self->config;
+    int32_t block_size = config->num_groups > 0 ? self->groups[0].block_size : config->block_size;
+    bool is_possible = !config->disable_prefix_cache && block_size > 1;
+
+    for (int32_t i = 0; i < config->num_groups; i++) {
+        is_possible =
+            is_possible && !self->groups[i].eagle && self->groups[i].block_size == block_size;
+    }
+    if (is_possible) {
+        config->store_tokens = true;
+        config->zero_on_free = false;
+        config->min_partial_tokens =
+            sim_once_in(self, 2) ? 1 : sim_draw_between(self, 1, block_size - 1);
+    }
+}
+
 /* Spoil one thing in a legal configuration. */
 static void spoil(sim *self, pkv_manager_config *config, pkv_group_config *groups) {
     switch (sim_draw(self, 12)) {
@@ -248,6 +266,9 @@ bool sim_open(sim *self, test_source *source, sim_log *log, sim_counts *counts, 
     self->config.store_tokens = sim_once_in(self, 2);
     self->config.fill_new_blocks = sim_once_in(self, 3);
     self->config.zero_on_free = sim_once_in(self, 4);
+    if (sim_once_in(self, 2)) {
+        draw_partial(self);
+    }
     self->config.hash_seed = (uint64_t)sim_draw(self, 3);
     self->config.key_secret[0] = (uint64_t)sim_draw(self, 2) * UINT64_C(0x0123456789abcdef);
     self->config.key_secret[1] = (uint64_t)sim_draw(self, 2);

@@ -230,6 +230,8 @@ static void do_admit(engine *self, int32_t slot) {
     args.num_watermark_blocks = sim_once_in(base, 4) ? sim_draw(base, 3) : 0;
     args.num_reserved_blocks = sim_once_in(base, 8) ? sim_draw(base, 3) : 0;
     if (request->num_tokens - hit > 1 && sim_once_in(base, 6)) {
+        hit -= hit % base->model.alignment; /* what is loaded begins at a block */
+        args.num_new_computed_tokens = hit;
         args.num_external_computed_tokens = 1 + sim_draw(base, request->num_tokens - hit - 1);
         if (sim_once_in(base, 2)) {
             start_load(self, slot, &args);
