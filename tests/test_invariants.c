@@ -35,13 +35,15 @@ static pkv_manager *make_busy_manager(void) {
     pkv_manager_config config = small_config(40, 4);
     pkv_manager *manager = NULL;
     pkv_slots_args args = slots_of(0, 12);
-    pkv_request requests[4];
+    pkv_request requests[5];
     pkv_request child;
 
     config.num_groups = 2;
     config.groups = groups;
     config.event_capacity = 8;
     config.fill_new_blocks = true;
+    config.store_tokens = true;
+    config.min_partial_tokens = 1;
     assert_int_equal(pkv_manager_create(&config, &manager), PKV_OK);
     requests[0] = open_prompt_as(manager, &plain, "1..12");
     args.num_lookahead_tokens = 8;
@@ -58,6 +60,13 @@ static pkv_manager *make_busy_manager(void) {
     requests[3] = open_prompt(manager, "50..58");
     assert_int_equal(admit_in_step(manager, requests[3], 3), 0);
     assert_int_equal(pkv_free_after(manager, requests[3], HELD_STEP), PKV_OK);
+    /* And one whose block others may copy rows from. */
+    args = slots_of(0, 4);
+    args.delay_caching = true;
+    requests[4] = open_prompt(manager, "80..83");
+    assert_int_equal(pkv_allocate_slots(manager, requests[4], &args, NULL), PKV_OK);
+    assert_int_equal(pkv_cache_blocks(manager, requests[4], 4), PKV_OK);
+    assert_int_equal(manager->pool->children->num_added, 2);
     assert_int_equal(pkv_manager_check(manager), PKV_OK);
     return manager;
 }
@@ -214,6 +223,28 @@ static void spoil_look(pkv_manager *manager) {
     manager->requests.requests[1].look_until = 0;
 }
 
+/* A bucket that is not empty. */
+static pkv_block_id *head_of_child(pkv_manager *manager) {
+    pkv_block_id *head = manager->pool->children->heads;
+
+    while (*head == PKV_NULL_BLOCK) {
+        head++;
+    }
+    return head;
+}
+
+static void spoil_child_list(pkv_manager *manager) {
+    *head_of_child(manager) = PKV_NULL_BLOCK;
+}
+
+static void spoil_child_bucket(pkv_manager *manager) {
+    manager->pool->children->parents[*head_of_child(manager)] ^= UINT32_C(1) << 31;
+}
+
+static void spoil_child_key(pkv_manager *manager) {
+    *head_of_child(manager) = manager->copies.targets[0]; /* it carries none */
+}
+
 static const struct spoilt_case {
     const char *number;
     void (*spoil)(pkv_manager *manager);
@@ -234,7 +265,8 @@ static const struct spoilt_case {
     {"I19:", spoil_completed_step}, {"I20:", spoil_held_step},
     {"I21:", spoil_dirty},          {"I29:", spoil_pins},
     {"I29:", spoil_source},         {"I29:", spoil_target},
-    {"I30:", spoil_look},
+    {"I30:", spoil_look},           {"I31:", spoil_child_list},
+    {"I31:", spoil_child_bucket},   {"I31:", spoil_child_key},
 };
 
 static void checker_names_the_invariant_that_is_broken(void **state) {
