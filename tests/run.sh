@@ -20,7 +20,7 @@ usage: sh tests/run.sh [--full] [--cuda] [--offline] [--only STAGE]... [--help]
 Builds and tests the library; takes some minutes, the second time less.
 
   --full        also the tests labelled `full`, and PKV_TEST_FULL=1 for all others
-  --cuda        also compile the device code; fetches a CUDA compiler where there is none
+  --cuda        also build the CUDA backend; fetches a compiler and a disassembler for device code
   --offline     download no CUDA headers or compiler; what wants them is skipped
   --only STAGE  run this stage only (may be given several times)
   --help        this text
@@ -34,7 +34,8 @@ Stages:
   valgrind  the unit tests of the gcc build under valgrind's memcheck
   install   outside projects that use an installed library (from the gcc build)
   format    clang-format 14 has nothing to change
-  cuda      the device code compiles, with the instructions it should have (with --cuda only)
+  cuda      the library with its CUDA backend: spills are errors, the machine code is what it should
+            be, installed it can be used, without a GPU it refuses (with --cuda only)
 
 Environment: PKV_JOBS (jobs at once; default: all processors), CMAKE_GENERATOR.
 Exit status: 0 all passed, 1 something failed, 2 wrong usage or a tool cannot be had.
@@ -111,12 +112,16 @@ list_skipped() {
 
 # ---- Building and running one build folder
 
-# Configure and build build/test-$1 with the CMake arguments that follow.
-build() {
+# Configure build/test-$1 with the CMake arguments that follow.
+configure() {
     folder=build/test-$1
     shift
-    cmake -S . -B "$folder" -DPKV_WERROR=ON -DPKV_CUDA=AUTO "$@" &&
-        cmake --build "$folder" --parallel "$jobs"
+    cmake -S . -B "$folder" -DPKV_WERROR=ON -DPKV_CUDA=AUTO "$@"
+}
+
+# The same, and build all of it.
+build() {
+    configure "$@" && cmake --build "$folder" --parallel "$jobs"
 }
 
 # Run ctest in build/test-$1 with the arguments that follow and count what it says.
@@ -242,8 +247,21 @@ stage_install() {
     build_gcc && run_ctest gcc -L '^install$'
 }
 
+# The backend with nvcc, for the architectures whose code differs most, and its machine code.
 stage_cuda() {
-    build_gcc && run_ctest gcc -R '^test_simt_ptx$'
+    cuda_compiler=$(setup_find_cuda_compiler)
+    if [ -z "$cuda_compiler" ]; then
+        stage_skip "there is no CUDA compiler"
+        return 0
+    fi
+    # Where the projects that use the installed library look for the runtime.
+    CUDAToolkit_ROOT=$(dirname "$(dirname "$cuda_compiler")")
+    export CUDAToolkit_ROOT
+    configure cuda -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++ \
+        -DPKV_CUDA=ON -DCMAKE_CUDA_COMPILER="$cuda_compiler" "-DPKV_CUDA_ARCHITECTURES=80-real;90" \
+        -DPKV_TEST_CUDA_SUITES=OFF &&
+        cmake --build build/test-cuda --parallel "$jobs" --target pkv_cuda_checks &&
+        run_ctest cuda -L '^(cuda|abi|install)$'
 }
 
 stage_format() {
@@ -292,13 +310,15 @@ run_stage() {
 
 # ---- Main
 
-if [ "$full" -eq 1 ]; then
-    setup_install build/.setup-done-full
-else
-    setup_install build/.setup-done
-fi
+setup_stamp=build/.setup-done
+[ "$full" -eq 0 ] || setup_stamp=$setup_stamp-full
+[ "$cuda" -eq 0 ] || setup_stamp=$setup_stamp-cuda
+setup_install "$setup_stamp"
 setup_cuda_headers "$offline"
-[ "$cuda" -eq 0 ] || setup_cuda_compiler "$offline"
+if [ "$cuda" -eq 1 ]; then
+    setup_cuda_compiler "$offline"
+    setup_cuda_tools "$offline"
+fi
 setup_choose_generator
 jobs=$(setup_jobs)
 mkdir -p build/test-logs

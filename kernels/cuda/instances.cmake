@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: the libpagedkv authors
 
-# One translation unit for each attention kernel of instances.h, written into the build folder.
+# The translation units of the attention kernels of instances.h, written into the build folder: the
+# two kernels of a pair of types and a class share one, since half of what a unit costs is spent
+# before its first kernel.
 #
 #   pkv_write_attention_units(FOLDER OUT_LIST [NAME...])
 #
@@ -38,10 +40,9 @@ function(pkv_write_attention_units folder out_list)
         continue()
       endif()
       string(APPEND listed " X(${name}_small, ${query}) X(${name}_large, ${query})")
-      write_unit("${name}_small"
-                 "PKVI_ATTENTION_UNIT(${name}_small, ${query}, ${cache}, ${sizes}, 1, 4)")
-      write_unit("${name}_large"
-                 "PKVI_ATTENTION_UNIT(${name}_large, ${query}, ${cache}, ${sizes}, ${large_warps})")
+      set(small "PKVI_ATTENTION_UNIT(${name}_small, ${query}, ${cache}, ${sizes}, 1, 4)")
+      set(large "PKVI_ATTENTION_UNIT(${name}_large, ${query}, ${cache}, ${sizes}, ${large_warps})")
+      write_unit("${name}" "${small}\n${large}")
     endforeach()
   endforeach()
   foreach(cache float half bfloat16 e4m3 int8)

@@ -42,6 +42,10 @@ setup_missing_optional() {
             echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross
         command -v qemu-aarch64 >/dev/null 2>&1 || echo qemu-user
     fi
+    # The first clang that reads the headers of CUDA 13.
+    if [ "${cuda:-0}" -eq 1 ]; then
+        command -v clang++-19 >/dev/null 2>&1 || echo clang-19
+    fi
 }
 
 # Run apt-get with the arguments given, as root.
@@ -114,6 +118,24 @@ setup_find_cuda_headers() {
     done
 }
 
+# Install the Python packages $2... for the purpose $1, into build/cuda-venv and without what they
+# depend on. Says why where that does not work.
+setup_cuda_packages() {
+    purpose=$1
+    shift
+    mkdir -p build
+    if [ ! -e build/cuda-venv/bin/pip ] &&
+        ! python3 -m venv build/cuda-venv >>build/cuda-venv.log 2>&1; then
+        echo "   no $purpose: python3 with venv is needed (build/cuda-venv.log)"
+        return 1
+    fi
+    if ! build/cuda-venv/bin/pip install --no-deps --quiet "$@" >>build/cuda-venv.log 2>&1; then
+        echo "   no $purpose: the packages cannot be had (build/cuda-venv.log)"
+        return 1
+    fi
+    cuda_folder=$(cd build/cuda-venv/lib/python3*/site-packages/nvidia/cu13 && pwd)
+}
+
 # Where no toolkit is installed, put the CUDA headers into build/cuda-headers/include, from the
 # Python packages that carry them. $1: 1 downloads nothing. Says why where that does not work; the
 # tests that want the headers are then skipped.
@@ -123,31 +145,51 @@ setup_cuda_headers() {
     fi
     if [ "$1" -eq 1 ]; then
         echo "   no CUDA headers: --offline, nothing is downloaded"
-        return 0
+    elif setup_cuda_packages "CUDA headers" nvidia-cuda-runtime==13.0.96 \
+        nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85; then
+        ln -sfn "$cuda_folder" build/cuda-headers
     fi
-    mkdir -p build
-    if ! python3 -m venv build/cuda-venv >build/cuda-headers.log 2>&1; then
-        echo "   no CUDA headers: python3 with venv is needed (build/cuda-headers.log)"
-    elif ! build/cuda-venv/bin/pip install --no-deps --quiet nvidia-cuda-runtime==13.0.96 \
-        nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 >>build/cuda-headers.log 2>&1; then
-        echo "   no CUDA headers: their packages cannot be had (build/cuda-headers.log)"
-    else
-        ln -sfn "$(cd build/cuda-venv/lib/python3*/site-packages/nvidia/cu13 && pwd)" \
-            build/cuda-headers
-    fi
+}
+
+# Print the CUDA compiler that there is, or nothing: an installed one, else that of the packages.
+setup_find_cuda_compiler() {
+    command -v nvcc && return 0
+    for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda "$PWD/build/cuda-headers"; do
+        if [ -n "$folder" ] && [ -x "$folder/bin/nvcc" ]; then
+            echo "$folder/bin/nvcc"
+            return 0
+        fi
+    done
 }
 
 # Where no CUDA compiler is installed, put one beside the headers. $1: 1 downloads nothing.
 setup_cuda_compiler() {
-    if command -v nvcc >/dev/null 2>&1 || [ -e build/cuda-headers/bin/nvcc ] ||
-        [ -n "$(setup_find_cuda_headers)" ]; then
+    if [ -n "$(setup_find_cuda_compiler)" ]; then
         return 0
     fi
-    if [ "$1" -eq 1 ] || [ ! -e build/cuda-headers ]; then
-        echo "   no CUDA compiler: its packages are not downloaded without the headers' or offline"
-    elif ! build/cuda-venv/bin/pip install --no-deps --quiet nvidia-cuda-nvcc==13.0.88 \
-        nvidia-nvvm==13.0.88 >>build/cuda-headers.log 2>&1; then
-        echo "   no CUDA compiler: its packages cannot be had (build/cuda-headers.log)"
+    if [ "$1" -eq 1 ]; then
+        echo "   no CUDA compiler: --offline, nothing is downloaded"
+    elif [ ! -e build/cuda-headers ]; then
+        echo "   no CUDA compiler: its packages want those of the headers beside them"
+    elif setup_cuda_packages "CUDA compiler" nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88; then
+        # Where a toolkit would have them, and under the name that a linker looks for.
+        ln -sfn lib "$cuda_folder/lib64"
+        ln -sfn libcudart.so.13 "$cuda_folder/lib/libcudart.so"
+    fi
+}
+
+# Where there is no disassembler for device code, put one into build/cuda-tools/bin. A later version
+# reads what an earlier compiler wrote. $1: 1 downloads nothing.
+setup_cuda_tools() {
+    if { command -v cuobjdump && command -v nvdisasm; } >/dev/null 2>&1 ||
+        [ -x build/cuda-tools/bin/cuobjdump ]; then
+        return 0
+    fi
+    if [ "$1" -eq 1 ]; then
+        echo "   no cuobjdump: --offline, nothing is downloaded"
+    elif setup_cuda_packages cuobjdump nvidia-cuda-cuobjdump==13.2.86 \
+        nvidia-cuda-nvdisasm==13.2.86; then
+        ln -sfn "$cuda_folder" build/cuda-tools
     fi
 }
 
