@@ -258,7 +258,7 @@ template <class traits> struct attend {
             }
         }
         if constexpr (traits::num_key_warps > 1) {
-            if constexpr (planted_bug != 6) {
+            if (!has_mistake(PKVI_MISTAKE_UNSYNCED_MAXIMA)) {
                 simt::sync_block();
             }
 #pragma unroll
@@ -362,7 +362,7 @@ template <class traits> struct attend {
                     unsigned char *row =
                         panel_chunk(values, traits::tile_keys, key, first_chunk + i + lane / 16);
 
-                    if constexpr (planted_bug == 7) {
+                    if (has_mistake(PKVI_MISTAKE_UNTRANSPOSED)) {
                         simt::ldmatrix_x4(b, row);
                     } else {
                         simt::ldmatrix_x4_trans(b, row);
@@ -392,7 +392,7 @@ template <class traits> struct attend {
         finish_scores(item, first_key, k_scales);
         weigh(k_scales + traits::tile_keys);
         if constexpr (traits::num_key_warps > 1) {
-            if constexpr (planted_bug != 8) {
+            if (!has_mistake(PKVI_MISTAKE_UNSYNCED_WEIGHTS)) {
                 simt::sync_block();
             }
         }
@@ -406,7 +406,7 @@ template <class traits> struct attend {
             sum[r] += simt::shuffle_xor(sum[r], 1);
             sum[r] += simt::shuffle_xor(sum[r], 2);
             if (traits::num_key_warps > 1 && lane % 4 == 0 &&
-                !(planted_bug == 9 && key_warp == 0)) {
+                !(key_warp == 0 && has_mistake(PKVI_MISTAKE_MISSING_SUM))) {
                 shared.sums[key_warp][row_of(r)] = sum[r];
             }
         }

@@ -30,10 +30,11 @@ cudaError_t launch_instance(const pkvi::attention_instance *instance,
 
         num_blocks = fitting < 1 ? 1 : fitting < num_blocks ? fitting : num_blocks;
     }
+    const size_t missing = bytes > 0 && simt::has_mistake(PKVI_MISTAKE_SHORT_SHARED) ? 16 : 0;
     const simt::launch_shape shape = {dim3(static_cast<unsigned>(num_blocks) *
                                            static_cast<unsigned>(limits->num_multiprocessors)),
-                                      dim3(static_cast<unsigned>(instance->num_threads)), bytes,
-                                      stream, false};
+                                      dim3(static_cast<unsigned>(instance->num_threads)),
+                                      bytes - missing, stream, false};
     return simt::launch(instance->kernel, shape, *parameters);
 }
 

@@ -133,8 +133,10 @@ __device__ void store_cached(const pkv_tensor &cache,
                              int head,
                              const source_row &row,
                              const rotation &turn) {
-    unsigned char *target =
-        pkvi::element_address(cache, pkvi_place_element(place, head, cache.stride));
+    const int64_t element = pkvi_place_element(place, head, cache.stride);
+    unsigned char *target = pkvi::element_address(
+        cache,
+        simt::has_mistake(PKVI_MISTAKE_NARROW_SLOTS) ? element & INT64_C(0x7fffffff) : element);
     float *scales = static_cast<float *>(scale_tensor.data);
     float scale = 1.0f;
 

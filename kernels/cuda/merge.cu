@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(merge_threads) merge_kernel(attention_paramete
         if (simt::lane_index() == 0) {
             sums[warp] = sum;
         }
-        if constexpr (planted_bug != 10) {
+        if (!has_mistake(PKVI_MISTAKE_UNSYNCED_PARTS)) {
             simt::sync_block();
         }
         const float total = (sums[0] + sums[1]) + (sums[2] + sums[3]);

@@ -26,7 +26,9 @@ constexpr int32_t scale_ring = 8;
 /* 16-byte chunk `chunk` of row `row` in panels [chunk / 8][rows][128 bytes], swizzled so that the
  * eight rows that a matrix load reads at once lie in different banks. */
 PKVI_WRAPPER unsigned char *panel_chunk(unsigned char *base, int rows, int row, int chunk) {
-    return base + ((chunk >> 3) * rows + row) * 128 + (((chunk & 7) ^ (row & 7)) << 4);
+    const int swizzle = has_mistake(PKVI_MISTAKE_NO_SWIZZLE) ? 0 : row & 7;
+
+    return base + ((chunk >> 3) * rows + row) * 128 + (((chunk & 7) ^ swizzle) << 4);
 }
 
 struct key_place {
@@ -119,7 +121,8 @@ template <class traits> struct pipe {
             item.first_key + table.tile * traits::tile_keys + static_cast<int32_t>(threadIdx.x);
 
         entry = 0;
-        if (threadIdx.x < traits::tile_keys && key < item.end_key + (planted_bug == 2)) {
+        if (threadIdx.x < traits::tile_keys &&
+            key < item.end_key + has_mistake(PKVI_MISTAKE_KEY_BEHIND_END)) {
             entry = p.block_table[item.table_row * p.block_table_stride +
                                   pkvi_column_of_position(key, p.block_size)];
         }
@@ -136,12 +139,12 @@ template <class traits> struct pipe {
         if (index < traits::tile_keys) {
             const pkvi_place place = pkvi_place_in_column(
                 entry, pkvi_column_of_position(key, p.block_size), key, p.block_size);
-            const bool is_key = key < item.end_key + (planted_bug == 2);
+            const bool is_key = key < item.end_key + has_mistake(PKVI_MISTAKE_KEY_BEHIND_END);
             key_place &out = shared.places[table.count % place_ring][index];
 
             out.key = is_key ? pkvi_place_element(place, item.head, p.k_stride) : -1;
             out.value = is_key ? pkvi_place_element(place, item.head, p.v_stride) : -1;
-            if constexpr (planted_bug == 3) {
+            if (has_mistake(PKVI_MISTAKE_NARROW_PLACES)) {
                 out.key = is_key ? out.key & INT64_C(0xffffffff) : -1;
             }
             if constexpr (traits::is_quantised) {
@@ -253,12 +256,12 @@ template <class traits> struct pipe {
 
         if (num_younger >= 2) {
             simt::copy_async_wait<2>();
-        } else if (num_younger == 1 || planted_bug == 4) {
+        } else if (num_younger == 1 || has_mistake(PKVI_MISTAKE_EARLY_USE)) {
             simt::copy_async_wait<1>();
         } else {
             simt::copy_async_wait<0>();
         }
-        if constexpr (planted_bug == 5) {
+        if (has_mistake(PKVI_MISTAKE_EARLY_LOAD)) {
             produce();
         }
         simt::sync_block();

@@ -23,6 +23,7 @@
  *                e4m3x2_to<element>, int8x2_to<element>, float_to_e4m3, e4m3_to_float, byte_permute
  *   ordering     fence_block, fence_device, atomic_add, atomic_max, atomic_cas
  *   hints        prefetch_l2, wait_for_previous_grid, launch_dependents
+ *   mistakes     has_mistake(which): one that a test has planted (mistakes.h)
  *
  * An address of shared memory is an ordinary pointer. A warp is always 32 threads of x. */
 #ifndef PKVI_CUDA_SIMT_CUH
@@ -36,6 +37,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "kernels/cuda/mistakes.h"
 
 namespace simt {
 
@@ -64,6 +67,10 @@ struct launch_shape {
 #define PKVI_WRAPPER __device__ __forceinline__
 
 namespace simt {
+
+constexpr __host__ __device__ bool has_mistake(pkvi_mistake) {
+    return false;
+}
 
 /* ---- Launch */
 

@@ -14,15 +14,7 @@
 
 namespace pkvi {
 
-/* A mistake that is compiled in on purpose, for the test that wants each of them noticed:
- *   1 sees one key too many          2 reads one key behind the end   3 32-bit offsets
- *   4 waits for one copy too few     5 loads before the barrier       6 no barrier after the maxima
- *   7 values not transposed          8 no barrier after the weights   9 a sum is never written
- *   10 no barrier before the parts are added */
-#ifndef PKVI_PLANTED_BUG
-#define PKVI_PLANTED_BUG 0
-#endif
-constexpr int planted_bug = PKVI_PLANTED_BUG;
+using simt::has_mistake;
 
 constexpr float log2_e = 1.44269504088896340736f;
 constexpr float ln_2 = 0.69314718055994530942f;
@@ -63,8 +55,9 @@ PKVI_WRAPPER row_view view_row(const attention_parameters &p, const work &item, 
     view.token = item.query_start + query;
     view.query_head = item.head * p.group_size.divisor + row - query * p.group_size.divisor;
     view.position = item.seq_len - item.num_queries + query;
-    view.high =
-        sees_all ? item.seq_len : smaller(item.seq_len, view.position + 1 + (planted_bug == 1));
+    view.high = sees_all ? item.seq_len
+                         : smaller(item.seq_len,
+                                   view.position + 1 + has_mistake(PKVI_MISTAKE_KEY_TOO_MANY));
     view.low = p.window > 0 ? larger(0, view.position - p.window + 1) : 0;
     return view;
 }

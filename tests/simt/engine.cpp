@@ -110,6 +110,10 @@ void fail(site where, const char *format, ...) {
     abort();
 }
 
+bool has_mistake(pkvi_mistake which) {
+    return simt_get_options()->mistake == static_cast<int>(which);
+}
+
 /* ---- Who runs */
 
 void make_ready(thread &which) {

@@ -48,7 +48,9 @@ struct CUstream_st {
     std::deque<simt::queued_work> queue;
     uint64_t num_enqueued;
     uint64_t num_done;
-    bool is_blocking; /* takes turns with the default stream */
+    int device;
+    bool is_default;
+    bool is_blocking; /* takes turns with the default stream of its device */
     bool is_destroyed;
     CUgraph_st *capture;
     bool is_capture_origin;
@@ -59,6 +61,7 @@ struct CUevent_st {
     simt::dependency recorded; /* stream nullptr: never recorded */
     CUgraph_st *capture;
     bool has_timing;
+    int device;
 };
 
 namespace simt {
@@ -83,6 +86,9 @@ cudaError_t drain_all();
 cudaError_t run_until(dependency what);
 
 CUstream_st *resolve_stream(cudaStream_t stream);
+
+/* The current device of the calling thread. */
+int current_device();
 
 /* A call that may not stand in a capture: spoil those that are under way. */
 cudaError_t refuse_in_capture();

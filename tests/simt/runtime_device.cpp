@@ -25,6 +25,8 @@ std::map<const void *, size_t> g_kernels; /* loaded ones, with the shared memory
 cudaError_t g_sticky = cudaSuccess;
 cudaError_t g_last = cudaSuccess;
 
+thread_local int g_current_device;
+
 constexpr size_t default_shared_bytes = 48 * 1024;
 
 /* Calls that work, or have to, after a kernel has failed. */
@@ -61,6 +63,10 @@ void set_sticky_error(cudaError_t error) {
     g_last = g_sticky;
 }
 
+int current_device() {
+    return g_current_device;
+}
+
 bool is_kernel_loaded(const void *kernel) {
     return g_kernels.count(kernel) != 0;
 }
@@ -81,7 +87,8 @@ void clear_sticky_error() {
 /* ---- simt_control.h */
 
 simt_device *simt_get_device(void) {
-    static simt_device device = {1, 9, 0, 4, 227 * 1024, 228 * 1024, size_t{1} << 34};
+    static simt_device device = {
+        1, 9, 0, 4, 227 * 1024, 228 * 1024, size_t{1} << 34, CUDART_VERSION};
 
     return &device;
 }
@@ -124,15 +131,17 @@ cudaError_t cudaGetDeviceCount(int *count) {
 
 cudaError_t cudaGetDevice(int *device) {
     PKVI_CALL()
-    *device = 0;
+    *device = simt::current_device();
     return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device) {
     PKVI_CALL()
-    return device >= 0 && device < simt_get_device()->num_devices
-               ? cudaSuccess
-               : end_call(cudaErrorInvalidDevice);
+    if (device < 0 || device >= simt_get_device()->num_devices) {
+        return end_call(cudaErrorInvalidDevice);
+    }
+    simt::g_current_device = device;
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
@@ -216,7 +225,7 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
 
 cudaError_t cudaDriverGetVersion(int *version) {
     PKVI_CALL()
-    *version = CUDART_VERSION;
+    *version = simt_get_device()->driver_version;
     return cudaSuccess;
 }
 

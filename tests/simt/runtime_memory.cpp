@@ -10,10 +10,13 @@
 
 #include "sanitizer.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace simt {
 
@@ -21,12 +24,35 @@ namespace {
 
 struct extent {
     size_t size;
+    int device;
     char *mapping; /* device memory without address sanitizer: whole pages around it */
     size_t mapping_size;
 };
 
 #ifndef PKVI_ASAN
 constexpr size_t page_bytes = 4096;
+
+/* Larger extents take pages only where they are touched: every piece of this size shows the same
+ * few pages of NaN until somebody writes to it. */
+constexpr size_t sparse_bytes = 16 << 20;
+
+bool make_sparse(char *memory, size_t size) {
+    static int source = -1;
+    bool is_made = true;
+
+    if (source < 0) {
+        const std::vector<char> poison(sparse_bytes, '\xff');
+
+        source = memfd_create("poison", MFD_CLOEXEC);
+        is_made = source >= 0 && write(source, poison.data(), poison.size()) ==
+                                     static_cast<ssize_t>(poison.size());
+    }
+    for (size_t at = 0; is_made && at < size; at += sparse_bytes) {
+        is_made = mmap(memory + at, std::min(sparse_bytes, size - at), PROT_NONE,
+                       MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, source, 0) != MAP_FAILED;
+    }
+    return is_made;
+}
 #endif
 
 std::map<char *, extent> g_device;
@@ -49,6 +75,17 @@ bool contains(const std::map<char *, extent> &extents, const void *address, size
     return at + size <= found->first + found->second.size;
 }
 
+/* The device that memory belongs to, of that what is pinned was made for. */
+int device_of(const void *address) {
+    for (const auto *extents : {&g_device, &g_pinned}) {
+        if (contains(*extents, address, 1)) {
+            return std::prev(extents->upper_bound(static_cast<char *>(const_cast<void *>(address))))
+                ->second.device;
+        }
+    }
+    return cudaInvalidDeviceId;
+}
+
 void set_open(const std::map<char *, extent>::value_type &item, bool is_open) {
 #ifdef PKVI_ASAN
     if (is_open) {
@@ -63,11 +100,24 @@ void set_open(const std::map<char *, extent>::value_type &item, bool is_open) {
 #endif
 }
 
+/* Bytes that are NaN in every type, so that what nobody wrote is noticed where it is used. */
+void poison(const std::map<char *, extent>::value_type &item) {
+#ifndef PKVI_ASAN
+    if (item.second.mapping_size - 2 * page_bytes > sparse_bytes) {
+        return; /* made of them */
+    }
+#endif
+    set_open(item, true);
+    memset(item.first, 0xff, item.second.size);
+    set_open(item, false);
+}
+
 /* Memory that ends, as far as its alignment of 256 allows, at a page that is never open. */
 char *allocate_device(size_t size, extent &where) {
     const size_t used = round_up(size);
 
     where.size = size;
+    where.device = current_device();
 #ifdef PKVI_ASAN
     void *memory = nullptr;
     return posix_memalign(&memory, 256, used) == 0 ? static_cast<char *>(memory) : nullptr;
@@ -80,6 +130,10 @@ char *allocate_device(size_t size, extent &where) {
         return nullptr;
     }
     where.mapping = static_cast<char *>(memory);
+    if (pages > sparse_bytes && !make_sparse(where.mapping + page_bytes, pages)) {
+        munmap(memory, where.mapping_size);
+        return nullptr;
+    }
     return where.mapping + page_bytes + (pages - used);
 #endif
 }
@@ -146,9 +200,7 @@ cudaError_t cudaMalloc(void **address, size_t size) {
     }
     const auto item = simt::g_device.emplace(memory, where).first;
     simt::g_device_bytes += size;
-    simt::set_open(*item, true);
-    memset(memory, 0xff, size);
-    simt::set_open(*item, false);
+    simt::poison(*item);
     *address = memory;
     return cudaSuccess;
 }
@@ -194,7 +246,8 @@ cudaError_t cudaHostAlloc(void **address, size_t size, unsigned) {
         return end_call(cudaErrorMemoryAllocation);
     }
     memset(memory, 0xff, size);
-    simt::g_pinned[static_cast<char *>(memory)] = simt::extent{size, nullptr, 0};
+    simt::g_pinned[static_cast<char *>(memory)] =
+        simt::extent{size, simt::current_device(), nullptr, 0};
     *address = memory;
     return cudaSuccess;
 }
@@ -222,7 +275,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
     attributes->type = simt::contains(simt::g_device, address, 1)   ? cudaMemoryTypeDevice
                        : simt::contains(simt::g_pinned, address, 1) ? cudaMemoryTypeHost
                                                                     : cudaMemoryTypeUnregistered;
-    attributes->device = attributes->type == cudaMemoryTypeUnregistered ? cudaInvalidDeviceId : 0;
+    attributes->device = simt::device_of(address);
     if (attributes->type != cudaMemoryTypeUnregistered) {
         attributes->devicePointer = const_cast<void *>(address);
     }

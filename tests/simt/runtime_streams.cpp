@@ -14,15 +14,25 @@ namespace {
 std::vector<std::unique_ptr<CUstream_st>> &all_streams() {
     static std::vector<std::unique_ptr<CUstream_st>> streams;
 
-    if (streams.empty()) {
-        streams.push_back(std::make_unique<CUstream_st>());
-        streams[0]->is_blocking = true;
-    }
     return streams;
 }
 
-CUstream_st *default_stream() {
-    return all_streams()[0].get();
+CUstream_st *add_stream(int device) {
+    all_streams().push_back(std::make_unique<CUstream_st>());
+    all_streams().back()->device = device;
+    return all_streams().back().get();
+}
+
+CUstream_st *default_stream(int device) {
+    for (const auto &stream : all_streams()) {
+        if (stream->is_default && stream->device == device) {
+            return stream.get();
+        }
+    }
+    CUstream_st *stream = add_stream(device);
+
+    stream->is_default = stream->is_blocking = true;
+    return stream;
 }
 
 } // namespace
@@ -34,7 +44,8 @@ std::recursive_mutex &runtime_lock() {
 }
 
 CUstream_st *resolve_stream(cudaStream_t stream) {
-    return stream == nullptr || stream == cudaStreamLegacy ? default_stream() : stream;
+    return stream == nullptr || stream == cudaStreamLegacy ? default_stream(current_device())
+                                                           : stream;
 }
 
 cudaError_t run_until(dependency what) {
@@ -90,14 +101,15 @@ cudaError_t enqueue(cudaStream_t stream, work run) {
         return cudaSuccess;
     }
     item.run = std::move(run);
-    if (target == default_stream()) {
+    if (target->is_default) {
         for (const auto &other : all_streams()) {
-            if (other->is_blocking && other.get() != target) {
+            if (other->is_blocking && other->device == target->device && other.get() != target) {
                 item.after.push_back({other.get(), other->num_enqueued});
             }
         }
     } else if (target->is_blocking) {
-        item.after.push_back({default_stream(), default_stream()->num_enqueued});
+        CUstream_st *turns = default_stream(target->device);
+        item.after.push_back({turns, turns->num_enqueued});
     }
     target->queue.push_back(std::move(item));
     target->num_enqueued++;
@@ -131,6 +143,9 @@ cudaError_t enqueue_grid(const void *kernel,
         return end_call(cudaErrorInvalidValue);
     }
     CUstream_st *stream = resolve_stream(shape.stream);
+    if (stream->device != current_device()) {
+        return end_call(cudaErrorInvalidResourceHandle);
+    }
     if (stream->capture != nullptr && !is_kernel_loaded(kernel)) {
         record_error("launch: the code of the kernel would be loaded inside a capture");
         stream->capture->is_invalid = true;
@@ -258,6 +273,9 @@ cudaError_t cudaMemcpyBatchAsync(void *const *to,
                                  size_t num_attributes,
                                  cudaStream_t stream) {
     PKVI_CALL()
+    if (simt_get_device()->driver_version < 12080) {
+        return end_call(cudaErrorCallRequiresNewerDriver);
+    }
     if (count == 0 || num_attributes == 0 || attributes == nullptr || stream == nullptr ||
         resolve_stream(stream)->capture != nullptr) {
         simt::record_error("cudaMemcpyBatchAsync: no copies, the default stream, or in a capture");
@@ -290,8 +308,7 @@ cudaError_t cudaMemset(void *to, int byte, size_t size) {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     PKVI_CALL()
-    simt::all_streams().push_back(std::make_unique<CUstream_st>());
-    *stream = simt::all_streams().back().get();
+    *stream = simt::add_stream(simt::current_device());
     (*stream)->is_blocking = (flags & cudaStreamNonBlocking) == 0;
     return cudaSuccess;
 }
@@ -306,6 +323,23 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
         return end_call(cudaErrorInvalidResourceHandle);
     }
     stream->is_destroyed = true;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags) {
+    PKVI_CALL()
+    const CUstream_st *target = resolve_stream(stream);
+
+    *flags = target->is_blocking ? cudaStreamDefault : cudaStreamNonBlocking;
+    return target->is_destroyed ? end_call(cudaErrorInvalidResourceHandle) : cudaSuccess;
+}
+
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int *device) {
+    PKVI_CALL()
+    if (simt_get_device()->driver_version < 12080) {
+        return end_call(cudaErrorCallRequiresNewerDriver);
+    }
+    *device = resolve_stream(stream)->device;
     return cudaSuccess;
 }
 
@@ -353,6 +387,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
     PKVI_CALL()
     *event = new CUevent_st{};
     (*event)->has_timing = (flags & cudaEventDisableTiming) == 0;
+    (*event)->device = simt::current_device();
     return cudaSuccess;
 }
 
@@ -370,6 +405,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     PKVI_CALL()
     CUstream_st *target = resolve_stream(stream);
 
+    if (event->device != target->device) {
+        return end_call(cudaErrorInvalidResourceHandle);
+    }
     event->capture = target->capture;
     if (target->capture == nullptr) {
         event->recorded = {target, target->num_enqueued};

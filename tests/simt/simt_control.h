@@ -26,16 +26,18 @@ typedef struct simt_options {
     bool ignores_races;          /* hook build: no race and no initialisation check */
     bool is_quiet;               /* an error is recorded, but not printed */
     bool allows_pageable_access; /* hook build: kernels may touch memory the device cannot */
+    int mistake;                 /* of kernels/cuda/mistakes.h, in the kernels that run; 0: none */
 } simt_options;
 
 typedef struct simt_device {
-    int num_devices; /* 0: no device */
+    int num_devices; /* 0: no device; all are alike */
     int compute_major;
     int compute_minor;
     int num_multiprocessors;
     size_t shared_bytes_per_block; /* with the attribute set; 48 KiB without */
     size_t shared_bytes_per_multiprocessor;
     size_t memory_bytes; /* an allocation over this total fails */
+    int driver_version;  /* as cudaDriverGetVersion says it; an older one lacks calls */
 } simt_device;
 
 typedef struct simt_counts {

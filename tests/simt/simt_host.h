@@ -64,6 +64,9 @@ struct site {
 /* Record an error of the running thread, give up its grid and never return. */
 [[noreturn]] void fail(site where, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Whether the test wants this mistake (simt_options.mistake). */
+bool has_mistake(pkvi_mistake which);
+
 unsigned char *dynamic_shared();
 void *static_shared(const void *key, size_t size, size_t alignment);
 bool is_in_shared(const void *address, size_t size);

@@ -25,10 +25,10 @@ struct schedule {
 };
 
 const schedule schedules[] = {
-    {"in order", {0, false, 0, false, false, false, false}},
-    {"reversed", {0, true, 0, false, false, false, false}},
-    {"seed 1", {1, false, 0, false, false, false, false}},
-    {"seed 2, preempted", {2, false, 3, false, false, false, false}},
+    {"in order", {0, false, 0, false, false, false, false, 0}},
+    {"reversed", {0, true, 0, false, false, false, false, 0}},
+    {"seed 1", {1, false, 0, false, false, false, false, 0}},
+    {"seed 2, preempted", {2, false, 3, false, false, false, false, 0}},
 };
 
 /* Run a case in a child and return everything that it printed, and how it ended. */
