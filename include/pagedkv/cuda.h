@@ -13,6 +13,15 @@
  *   streams     A pkv_stream is a cudaStream_t of the device; NULL is the legacy default stream.
  *   order       Operations are enqueued and run in the order of their stream. Nothing waits for the
  *               device but pkv_device_synchronize and pkv_device_destroy.
+ *   across      What one stream writes and another one copies wants a fence between them: recorded
+ *   streams     behind the write, waited for before the copy; or pkv_device_synchronize, or a fence
+ *               that pkv_fence_query has found passed. pkv_copy_blocks and pkv_swap_blocks refuse
+ *               with PKV_ERROR_INVALID_ARGUMENT a source block that a fill, copy or swap of another
+ *               stream wrote last, and a source that pkv_write_kv writes to on another stream, as
+ *               long as their stream has never waited for that one. The device knows the order of
+ *               its own fences only, and of the last few thousand blocks; what it does not know it
+ *               lets pass. A caller with events or synchronisations of its own sets
+ *               ignores_stream_order. In a capture nothing is refused.
  *   memory      Tensors and arrays are in memory that the device reaches. Lists that are said to be
  *               "on the host until the call returns" travel in the arguments of the kernels.
  *   trust       What stands in device memory (slots, positions, block tables, lengths) is not
@@ -43,6 +52,7 @@ typedef struct pkv_cuda_config {
     pkv_allocator allocator;
     pkv_log_fn log; /* told once, at creation: what was found, or in CUDA's words why not */
     void *log_context;
+    bool ignores_stream_order; /* the caller orders streams by means of its own, see above */
 } pkv_cuda_config;
 
 /* Host bytes that a CUDA device of this config needs. It owns no device memory.

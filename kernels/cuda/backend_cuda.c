@@ -1,74 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The CUDA device: how it is made, its streams and fences, its table of functions. The kernels and
- * their launches are in the other files of this folder.
+/* The CUDA device: how it is made, its operations, its table of functions. Streams and fences are in
+ * streams_cuda.c, the kernels and their launches in the other files of this folder.
  *
- * The one idea: each call makes its device current, does one thing, puts the caller's device back
- * and turns CUDA's answer into a status whose text is CUDA's own. No call waits or allocates. */
+ * The one idea: an operation is one call of PKVI_ON_CUDA_DEVICE, and none waits or allocates. */
 #include <stdio.h>
 #include <string.h>
 
-#include <pagedkv/cuda.h>
-
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/launch_attention.h"
+#include "kernels/cuda/device_cuda.h"
 
 /* Tensor cores of 16-bit types and cp.async begin here. */
 #define LEAST_COMPUTE_MAJOR 8
-
-struct cuda_device {
-    struct pkv_device base;
-    int ordinal;
-    struct pkvi_cuda_limits limits;
-    bool reaches_pageable; /* kernels may read and write any memory of the process */
-    void *check_memory;
-    char description[64];
-};
-
-static struct cuda_device *cuda_of(pkv_device *device) {
-    return (struct cuda_device *)(void *)device;
-}
-
-static cudaStream_t stream_of(pkv_stream stream) {
-    return pkv_cuda_of_stream(stream);
-}
-
-/* ---- The current device, and errors */
-
-/* Make `ordinal` current. `previous` is for leave. */
-static cudaError_t enter(int ordinal, int *previous) {
-    cudaError_t error = cudaGetDevice(previous);
-
-    if (error != cudaSuccess) {
-        *previous = ordinal;
-        return error;
-    }
-    return *previous == ordinal ? cudaSuccess : cudaSetDevice(ordinal);
-}
-
-/* Put the caller's device back; an error of the work itself comes first. */
-static cudaError_t leave(int ordinal, int previous, cudaError_t error) {
-    cudaError_t restored = previous == ordinal ? cudaSuccess : cudaSetDevice(previous);
-
-    return error != cudaSuccess ? error : restored;
-}
-
-/* The status of CUDA's answer. The runtime keeps the last error until it is asked for: it is taken
- * away here, so that the caller does not find ours. */
-static pkv_status finish(pkv_device *device, const char *what, cudaError_t error) {
-    if (error == cudaSuccess) {
-        return PKV_OK;
-    }
-    (void)cudaGetLastError();
-    if (error == cudaErrorNotReady) {
-        return PKV_IN_PROGRESS;
-    }
-    return PKVI_DEVICE_FAIL(
-        device,
-        error == cudaErrorInvalidResourceHandle ? PKV_ERROR_INVALID_ARGUMENT : PKV_ERROR_DEVICE,
-        "%s: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
-}
 
 /* ---- Making and ending */
 
@@ -83,7 +26,7 @@ static void log_failure(const pkv_cuda_config *config, const char *what, cudaErr
     }
 }
 
-static size_t carve(unsigned char *base, struct cuda_device **device, void **check_memory) {
+static size_t carve(unsigned char *base, struct pkvi_cuda_device **device, void **check_memory) {
     struct pkvi_carver carver = {.base = base};
 
     *device = pkvi_carve(&carver, 1, sizeof **device);
@@ -107,7 +50,7 @@ static pkv_status read_config(const pkv_cuda_config *given, pkv_cuda_config *con
 }
 
 size_t pkv_device_cuda_size(const pkv_cuda_config *config) {
-    struct cuda_device *device;
+    struct pkvi_cuda_device *device;
     pkv_cuda_config known;
     void *check_memory;
 
@@ -117,8 +60,9 @@ size_t pkv_device_cuda_size(const pkv_cuda_config *config) {
 static const struct pkvi_backend cuda_backend;
 
 /* What the device is. */
-static cudaError_t probe(struct cuda_device *device, int *major, int *minor) {
+static cudaError_t probe(struct pkvi_cuda_device *device, int *major, int *minor) {
     int multiprocessors = 0, pageable = 0, block_shared = 0, multiprocessor_shared = 0;
+    int driver_version = 0;
     const struct {
         enum cudaDeviceAttr attribute;
         int *value;
@@ -139,11 +83,15 @@ static cudaError_t probe(struct cuda_device *device, int *major, int *minor) {
     device->limits.block_shared_bytes = (size_t)block_shared;
     device->limits.multiprocessor_shared_bytes = (size_t)multiprocessor_shared;
     device->reaches_pageable = pageable != 0;
+    if (error == cudaSuccess) {
+        error = cudaDriverGetVersion(&driver_version);
+    }
+    device->copies.takes_many = pkvi_cuda_takes_many_copies(driver_version);
     return error;
 }
 
 /* So that no later operation loads a kernel: in a capture that is an error. */
-static cudaError_t load_kernels(const struct cuda_device *device) {
+static cudaError_t load_kernels(const struct pkvi_cuda_device *device) {
     cudaError_t error = pkvi_cuda_load_cache_kernels();
 
     if (error == cudaSuccess) {
@@ -154,7 +102,7 @@ static cudaError_t load_kernels(const struct cuda_device *device) {
 
 /* Fill a device of a read config in; it owns nothing but its memory. */
 static pkv_status build(const pkv_cuda_config *config, void *memory, pkv_device **out) {
-    struct cuda_device *device;
+    struct pkvi_cuda_device *device;
     void *check_memory;
     int previous = 0, major = 0, minor = 0, num_devices = 0;
     cudaError_t error = cudaGetDeviceCount(&num_devices);
@@ -173,7 +121,7 @@ static pkv_status build(const pkv_cuda_config *config, void *memory, pkv_device 
         log_failure(config, "no CUDA device", error);
         return PKV_ERROR_DEVICE;
     }
-    error = enter(device->ordinal, &previous);
+    error = pkvi_cuda_enter(device->ordinal, &previous);
     if (error == cudaSuccess) {
         error = probe(device, &major, &minor);
     }
@@ -181,7 +129,7 @@ static pkv_status build(const pkv_cuda_config *config, void *memory, pkv_device 
     if (error == cudaSuccess && !is_too_old) {
         error = load_kernels(device);
     }
-    error = leave(device->ordinal, previous, error);
+    error = pkvi_cuda_leave(device->ordinal, previous, error);
     if (error != cudaSuccess) {
         log_failure(config, "the CUDA device cannot be used", error);
         return PKV_ERROR_DEVICE;
@@ -189,6 +137,7 @@ static pkv_status build(const pkv_cuda_config *config, void *memory, pkv_device 
     device->base.backend = &cuda_backend;
     device->base.allocator = config->allocator;
     device->check_memory = check_memory;
+    device->ignores_stream_order = config->ignores_stream_order;
     (void)snprintf(device->description, sizeof device->description,
                    "cuda %d, compute %d.%d, %d multiprocessors%s", device->ordinal, major, minor,
                    device->limits.num_multiprocessors, is_too_old ? ": too old" : "");
@@ -245,219 +194,188 @@ pkv_status pkv_device_create_cuda(const pkv_cuda_config *config, pkv_device **ou
 
 /* The operations on all streams are waited for; what they report can no longer be told. */
 static void cuda_destroy(pkv_device *device) {
-    int ordinal = cuda_of(device)->ordinal, previous;
-    cudaError_t error = enter(ordinal, &previous);
+    int ordinal = pkvi_cuda_of(device)->ordinal, previous;
+    cudaError_t error = pkvi_cuda_enter(ordinal, &previous);
 
     if (error == cudaSuccess) {
         error = cudaDeviceSynchronize();
     }
-    if (leave(ordinal, previous, error) != cudaSuccess) {
+    if (pkvi_cuda_leave(ordinal, previous, error) != cudaSuccess) {
         (void)cudaGetLastError();
     }
 }
 
 static void cuda_get_info(const pkv_device *device, pkv_device_info *out) {
-    const struct cuda_device *cuda = (const struct cuda_device *)(const void *)device;
+    const struct pkvi_cuda_device *cuda = (const struct pkvi_cuda_device *)(const void *)device;
 
     out->num_workers = 2 * cuda->limits.num_multiprocessors;
     memcpy(out->description, cuda->description, sizeof out->description);
 }
 
-/* ---- Streams and fences */
-
-/* A handle says nothing about itself; one of another device is refused where it is used. */
-static pkv_status cuda_check_stream(pkv_device *device, pkv_stream stream) {
-    (void)device;
-    (void)stream;
-    return PKV_OK;
-}
-
-/* Run `statement` (it sets `error`) on the device and return its status. */
-#define ON_DEVICE(device, what, statement)                                                         \
-    do {                                                                                           \
-        int ordinal = cuda_of(device)->ordinal, previous;                                          \
-        cudaError_t error = enter(ordinal, &previous);                                             \
-        if (error == cudaSuccess) {                                                                \
-            error = (statement);                                                                   \
-        }                                                                                          \
-        return finish((device), (what), leave(ordinal, previous, error));                          \
-    } while (0)
-
-static pkv_status cuda_synchronize(pkv_device *device, pkv_stream stream) {
-    ON_DEVICE(device, "synchronize", cudaStreamSynchronize(stream_of(stream)));
-}
-
-static pkv_status cuda_fence_create(pkv_device *device, pkv_fence *out) {
-    ON_DEVICE(device, "fence_create",
-              cudaEventCreateWithFlags((cudaEvent_t *)(void *)out, cudaEventDisableTiming));
-}
-
-static pkv_status cuda_fence_record(pkv_device *device, pkv_fence fence, pkv_stream stream) {
-    ON_DEVICE(device, "fence_record",
-              cudaEventRecord((cudaEvent_t)(void *)fence, stream_of(stream)));
-}
-
-static pkv_status cuda_fence_wait(pkv_device *device, pkv_fence fence, pkv_stream stream) {
-    ON_DEVICE(device, "fence_wait",
-              cudaStreamWaitEvent(stream_of(stream), (cudaEvent_t)(void *)fence, 0));
-}
-
-static pkv_status cuda_fence_query(pkv_device *device, pkv_fence fence) {
-    ON_DEVICE(device, "fence_query", cudaEventQuery((cudaEvent_t)(void *)fence));
-}
-
-static void cuda_fence_destroy(pkv_device *device, pkv_fence fence) {
-    (void)device;
-    (void)cudaEventDestroy((cudaEvent_t)(void *)fence);
-}
-
 /* ---- Operations */
 
 static const char *cuda_refuse_shape(const pkv_device *device, const pkv_attention_shape *shape) {
-    const struct cuda_device *cuda = (const struct cuda_device *)(const void *)device;
+    const struct pkvi_cuda_device *cuda = (const struct pkvi_cuda_device *)(const void *)device;
 
     return pkvi_cuda_refuse_attention(shape, &cuda->limits);
 }
 
 static void *cuda_check_memory(pkv_device *device) {
-    return cuda_of(device)->check_memory;
+    return pkvi_cuda_of(device)->check_memory;
 }
 
 static pkv_status cuda_attention(pkv_device *device,
                                  const struct pkvi_attention *op,
                                  pkv_stream stream) {
     const char *reason = pkvi_cuda_refuse_attention_views(op);
+    pkv_status status;
 
     if (reason != NULL) {
         return PKVI_DEVICE_FAIL(device, PKV_ERROR_UNSUPPORTED, "%s", reason);
     }
-    ON_DEVICE(device, "attention",
-              pkvi_cuda_attention(op, &cuda_of(device)->limits, stream_of(stream)));
+    PKVI_ON_CUDA_DEVICE(
+        device, "attention",
+        pkvi_cuda_attention(op, &pkvi_cuda_of(device)->limits, pkvi_cuda_stream(stream)), status);
+    return status;
 }
 
 static pkv_status cuda_merge_states(pkv_device *device,
                                     const struct pkvi_merge *op,
                                     pkv_stream stream) {
-    ON_DEVICE(device, "merge_states", pkvi_cuda_merge_states(op, stream_of(stream)));
+    pkv_status status;
+
+    PKVI_ON_CUDA_DEVICE(device, "merge_states",
+                        pkvi_cuda_merge_states(op, pkvi_cuda_stream(stream)), status);
+    return status;
 }
 
 static pkv_status cuda_write_kv(pkv_device *device,
                                 const struct pkvi_write_kv *op,
                                 pkv_stream stream) {
-    ON_DEVICE(device, "write_kv", pkvi_cuda_write_kv(op, stream_of(stream)));
+    pkv_status status;
+
+    PKVI_ON_CUDA_DEVICE(device, "write_kv", pkvi_cuda_write_kv(op, pkvi_cuda_stream(stream)),
+                        status);
+    if (status == PKV_OK) {
+        pkvi_cuda_note_written(pkvi_cuda_of(device), &op->args, stream);
+    }
+    return status;
 }
 
 static pkv_status cuda_update_block_table(pkv_device *device,
                                           const pkv_table_args *op,
                                           pkv_stream stream) {
-    ON_DEVICE(device, "update_block_table", pkvi_cuda_update_block_table(op, stream_of(stream)));
+    pkv_status status;
+
+    PKVI_ON_CUDA_DEVICE(device, "update_block_table",
+                        pkvi_cuda_update_block_table(op, pkvi_cuda_stream(stream)), status);
+    return status;
 }
 
 static pkv_status cuda_compute_slot_mapping(pkv_device *device,
                                             const pkv_slot_mapping_args *op,
                                             pkv_stream stream) {
-    ON_DEVICE(device, "compute_slot_mapping",
-              pkvi_cuda_compute_slot_mapping(op, stream_of(stream)));
+    pkv_status status;
+
+    PKVI_ON_CUDA_DEVICE(device, "compute_slot_mapping",
+                        pkvi_cuda_compute_slot_mapping(op, pkvi_cuda_stream(stream)), status);
+    return status;
 }
 
 static pkv_status cuda_gather(pkv_device *device, const struct pkvi_gather *op, pkv_stream stream) {
-    ON_DEVICE(device, "gather", pkvi_cuda_gather(op, stream_of(stream)));
+    pkv_status status;
+
+    PKVI_ON_CUDA_DEVICE(device, "gather", pkvi_cuda_gather(op, pkvi_cuda_stream(stream)), status);
+    return status;
 }
 
 /* ---- Whole blocks: a kernel where the device reaches both pools, else copies by the runtime */
 
-/* Whether kernels should touch this memory. Host memory is left to the copy engines. */
-static cudaError_t is_on_device(const void *memory, bool *out) {
+/* What sort of memory this is. */
+static cudaError_t memory_of(const void *memory, enum cudaMemoryType *out) {
     struct cudaPointerAttributes attributes;
     cudaError_t error = cudaPointerGetAttributes(&attributes, memory);
 
-    *out = error == cudaSuccess &&
-           (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged);
+    *out = error == cudaSuccess ? attributes.type : cudaMemoryTypeUnregistered;
     return error;
 }
 
-static unsigned char *block_address(const pkv_tensor *blocks,
-                                    int64_t layer,
-                                    pkv_block_id block_id) {
-    return (unsigned char *)blocks->data + layer * blocks->stride[0] + block_id * blocks->stride[1];
-}
-
-/* Entries from `first` on whose source and target ids both rise by one. */
-static int32_t count_run(const struct pkvi_move *op, int32_t first) {
-    int32_t count = 1;
-
-    while (first + count < op->num_copies &&
-           op->copies[first + count].source == op->copies[first].source + count &&
-           op->copies[first + count].target == op->copies[first].target + count) {
-        count++;
-    }
-    return count;
-}
-
-/* One copy for each layer and run; for each block where other bytes stand between the blocks. */
-static cudaError_t copy_runs(const struct pkvi_move *op, cudaStream_t stream) {
-    int64_t block_bytes = op->source.shape[2];
-    bool is_dense = op->source.stride[1] == block_bytes && op->target.stride[1] == block_bytes;
-    cudaError_t error = cudaSuccess;
-    int32_t count;
-
-    for (int32_t i = 0; error == cudaSuccess && i < op->num_copies; i += count) {
-        count = is_dense ? count_run(op, i) : 1;
-        for (int64_t layer = 0; error == cudaSuccess && layer < op->source.shape[0]; layer++) {
-            error = cudaMemcpyAsync(block_address(&op->target, layer, op->copies[i].target),
-                                    block_address(&op->source, layer, op->copies[i].source),
-                                    (size_t)(count * block_bytes), cudaMemcpyDefault, stream);
-        }
-    }
-    return error;
-}
-
-static cudaError_t move_blocks(const struct pkvi_move *op, cudaStream_t stream) {
-    bool source_is_on_device = false, target_is_on_device = false;
-    cudaError_t error = is_on_device(op->source.data, &source_is_on_device);
+/* Kernels touch what is on the device. Host memory is left to the copy engines. */
+static cudaError_t move_blocks(struct pkvi_cuda_device *cuda,
+                               const struct pkvi_move *op,
+                               pkv_stream stream) {
+    enum cudaMemoryType source, target;
+    cudaError_t error = memory_of(op->source.data, &source);
 
     if (error == cudaSuccess) {
-        error = is_on_device(op->target.data, &target_is_on_device);
+        error = memory_of(op->target.data, &target);
     }
     if (error != cudaSuccess) {
         return error;
     }
-    return source_is_on_device && target_is_on_device ? pkvi_cuda_move_blocks(op, stream)
-                                                      : copy_runs(op, stream);
+    if ((source == cudaMemoryTypeDevice || source == cudaMemoryTypeManaged) &&
+        (target == cudaMemoryTypeDevice || target == cudaMemoryTypeManaged)) {
+        return pkvi_cuda_move_blocks(op, pkvi_cuda_stream(stream));
+    }
+    bool may_batch = source != cudaMemoryTypeUnregistered && target != cudaMemoryTypeUnregistered &&
+                     pkvi_cuda_takes_batches(stream);
+    return pkvi_cuda_copy_runs(op, &cuda->copies, may_batch, pkvi_cuda_stream(stream));
 }
 
 static pkv_status cuda_move_blocks(pkv_device *device,
                                    const struct pkvi_move *op,
                                    pkv_stream stream) {
-    ON_DEVICE(device, "move_blocks", move_blocks(op, stream_of(stream)));
+    struct pkvi_cuda_device *cuda = pkvi_cuda_of(device);
+    int32_t known = pkvi_cuda_begin_ordered(cuda, stream);
+    pkv_status status = pkvi_cuda_check_order(device, op, known);
+
+    if (status != PKV_OK) {
+        return status;
+    }
+    PKVI_ON_CUDA_DEVICE(device, "move_blocks", move_blocks(cuda, op, stream), status);
+    for (int32_t i = 0; status == PKV_OK && i < op->num_copies; i++) {
+        pkvi_order_wrote_block(&cuda->order, known,
+                               pkvi_cuda_first_layer(&op->target, op->copies[i].target));
+    }
+    return status;
 }
 
 static pkv_status cuda_fill_blocks(pkv_device *device,
                                    const struct pkvi_fill *op,
                                    pkv_stream stream) {
-    struct cudaPointerAttributes attributes;
-    cudaError_t found = cudaPointerGetAttributes(&attributes, op->blocks.data);
+    struct pkvi_cuda_device *cuda = pkvi_cuda_of(device);
+    enum cudaMemoryType memory;
+    cudaError_t found = memory_of(op->blocks.data, &memory);
+    int32_t known;
+    pkv_status status;
 
     if (found != cudaSuccess) {
-        return finish(device, "fill_blocks", found);
+        return pkvi_cuda_finish(device, "fill_blocks", found);
     }
-    if (attributes.type == cudaMemoryTypeUnregistered && !cuda_of(device)->reaches_pageable) {
+    if (memory == cudaMemoryTypeUnregistered && !cuda->reaches_pageable) {
         return PKVI_DEVICE_FAIL(device, PKV_ERROR_INVALID_ARGUMENT,
                                 "blocks.data is host memory that the device cannot reach");
     }
-    ON_DEVICE(device, "fill_blocks", pkvi_cuda_fill_blocks(op, stream_of(stream)));
+    known = pkvi_cuda_begin_ordered(cuda, stream);
+    PKVI_ON_CUDA_DEVICE(device, "fill_blocks", pkvi_cuda_fill_blocks(op, pkvi_cuda_stream(stream)),
+                        status);
+    for (int32_t i = 0; status == PKV_OK && i < op->num_blocks; i++) {
+        pkvi_order_wrote_block(&cuda->order, known,
+                               pkvi_cuda_first_layer(&op->blocks, op->block_ids[i]));
+    }
+    return status;
 }
 
 static const struct pkvi_backend cuda_backend = {
     .destroy = cuda_destroy,
     .get_info = cuda_get_info,
-    .check_stream = cuda_check_stream,
-    .synchronize = cuda_synchronize,
-    .fence_create = cuda_fence_create,
-    .fence_record = cuda_fence_record,
-    .fence_wait = cuda_fence_wait,
-    .fence_query = cuda_fence_query,
-    .fence_destroy = cuda_fence_destroy,
+    .check_stream = pkvi_cuda_check_stream,
+    .synchronize = pkvi_cuda_synchronize,
+    .fence_create = pkvi_cuda_fence_create,
+    .fence_record = pkvi_cuda_fence_record,
+    .fence_wait = pkvi_cuda_fence_wait,
+    .fence_query = pkvi_cuda_fence_query,
+    .fence_destroy = pkvi_cuda_fence_destroy,
     .refuse_shape = cuda_refuse_shape,
     .check_memory = cuda_check_memory,
     .attention = cuda_attention,

@@ -18,17 +18,20 @@ endif()
 set(shard_of_plain 1/4)
 set(shard_of_hook 2/4)
 
+# Processes that end in the middle of a kernel leave memory behind.
+set(asan_options ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0)
+
 # pkv_add_cuda_suite(<suite> <build> [<label>...]): without a label it is a program, but no test.
 function(pkv_add_cuda_suite suite build)
   cmake_path(GET suite FILENAME name)
   set(name ${name}_cuda_${build})
   set(full "")
-  if(build MATCHES "_full$|^bug_")
+  if(build MATCHES "_full$")
     set(full EXCLUDE_FROM_ALL)
   endif()
   add_executable(${name} ${full} ${suite}.c support/test_devices.c)
   target_compile_definitions(${name} PRIVATE TEST_CUDA TEST_SIMT)
-  target_include_directories(${name} PRIVATE simt)
+  target_include_directories(${name} PRIVATE simt "${PROJECT_SOURCE_DIR}")
   target_include_directories(${name} SYSTEM PRIVATE "${PKV_CUDA_INCLUDE_DIR}")
   target_link_libraries(${name} PRIVATE pkv_simt_library_${build} pkv_test_support
                                         PkgConfig::cmocka)
@@ -49,7 +52,7 @@ endfunction()
 
 foreach(build IN ITEMS plain hook)
   foreach(suite IN ITEMS test_transfer test_attention_write test_attention test_attention_merge
-                         simt/test_cuda_device)
+                         simt/test_cuda_device simt/test_cuda_streams)
     pkv_add_cuda_suite(${suite} ${build} unit slow)
   endforeach()
 endforeach()
@@ -57,6 +60,11 @@ pkv_add_cuda_suite(test_attention_bitwise plain unit slow)
 pkv_add_cuda_suite(test_attention_refuse plain unit slow)
 pkv_add_cuda_suite(test_attention_merge asan unit slow)
 pkv_add_cuda_suite(test_attention asan unit slow)
+# A pool beyond 4 GiB of addresses, and each planted mistake where it has to be noticed.
+foreach(build IN ITEMS plain hook asan)
+  pkv_add_cuda_suite(simt/test_mistakes ${build} unit slow)
+  target_sources(test_mistakes_cuda_${build} PRIVATE simt/far_pool.c)
+endforeach()
 
 foreach(build IN ITEMS plain_full hook_full)
   pkv_add_script_test(
@@ -67,26 +75,8 @@ foreach(build IN ITEMS plain_full hook_full)
   pkv_add_cuda_suite(test_attention ${build} full)
   pkv_add_cuda_suite(test_attention_bitwise ${build} full)
 endforeach()
-# Processes that end in the middle of a kernel leave memory behind.
-set_tests_properties(
-  test_attention_cuda_asan
-  PROPERTIES ENVIRONMENT
-             "ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0;PKV_TEST_SHARD=3/16")
-set_tests_properties(
-  test_attention_merge_cuda_asan
-  PROPERTIES ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0")
-
-# Each of these planted mistakes must make the suite fail; the same kernels pass in the hook build.
-foreach(bug IN ITEMS 1 2 4 5 6 7 8 9 10)
-  pkv_add_script_test(
-    build_cuda_bug_${bug} LABELS full
-    COMMAND ${CMAKE_COMMAND} --build "${PROJECT_BINARY_DIR}" --target test_attention_cuda_bug_${bug})
-  set_tests_properties(build_cuda_bug_${bug} PROPERTIES FIXTURES_SETUP cuda_bug_${bug} TIMEOUT 1800)
-  pkv_add_cuda_suite(test_attention bug_${bug})
-  pkv_add_script_test(
-    test_attention_cuda_bug_${bug}_is_found LABELS full
-    COMMAND sh -c "test -x \"$1\" || exit 1; if \"$1\" >/dev/null 2>&1; then exit 1; fi" sh
-            $<TARGET_FILE:test_attention_cuda_bug_${bug}>)
-  set_tests_properties(test_attention_cuda_bug_${bug}_is_found
-                       PROPERTIES FIXTURES_REQUIRED cuda_bug_${bug} TIMEOUT 1800)
+set_tests_properties(test_attention_cuda_asan PROPERTIES ENVIRONMENT
+                                                         "${asan_options};PKV_TEST_SHARD=3/16")
+foreach(suite IN ITEMS test_attention_merge test_mistakes)
+  set_tests_properties(${suite}_cuda_asan PROPERTIES ENVIRONMENT "${asan_options}")
 endforeach()

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The CUDA device over the runtime of this folder: how it is refused, what its streams and fences
- * promise, and that a captured graph keeps its own copy of a host list. */
+/* The CUDA device over the runtime of this folder: how it is refused, what its fences promise, that
+ * every call leaves the caller's device current and CUDA's last error empty, and that every operation
+ * can be captured, with its own copy of a host list. The order of streams is in
+ * test_cuda_streams.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,6 +19,7 @@
 #include <pagedkv/transfer.h>
 
 #include "simt_control.h"
+#include "support/test_devices.h"
 
 static char log_text[256];
 
@@ -169,11 +172,276 @@ static void a_graph_keeps_its_list(void **state) {
     cudaFree(pool.data);
 }
 
+/* ---- The caller's device, and CUDA's errors */
+
+/* What the calls need: a device on ordinal 0 and things of it, while the caller is on 1. */
+struct away {
+    pkv_device *device;
+    pkv_fence fence;
+    pkv_tensor pool;
+    void *host; /* a pool in pinned memory */
+};
+
+static pkv_status call_create(struct away *a) {
+    pkv_cuda_config other = config;
+    pkv_device *device = NULL;
+    pkv_status status = pkv_device_create_cuda(&other, &device);
+
+    (void)a;
+    pkv_device_destroy(device);
+    return status;
+}
+
+static pkv_status call_copy(struct away *a) {
+    const pkv_block_copy copy = {1, 2};
+
+    return pkv_copy_blocks(a->device, &a->pool, &copy, 1, NULL);
+}
+
+static pkv_status call_swap(struct away *a) {
+    const pkv_block_copy copy = {1, 2};
+    pkv_tensor host = a->pool;
+
+    host.data = a->host;
+    return pkv_swap_blocks(a->device, &a->pool, &host, &copy, 1, NULL);
+}
+
+static pkv_status call_fill(struct away *a) {
+    const pkv_block_id block_id = 3;
+
+    return pkv_fill_blocks(a->device, &a->pool, &block_id, 1, PKV_FILL_ZERO, NULL);
+}
+
+static pkv_status call_synchronize(struct away *a) {
+    return pkv_device_synchronize(a->device, NULL);
+}
+
+static pkv_status call_fence_create(struct away *a) {
+    pkv_fence fence = NULL;
+    pkv_status status = pkv_fence_create(a->device, &fence);
+
+    pkv_fence_destroy(a->device, fence);
+    return status;
+}
+
+static pkv_status call_fence_record(struct away *a) {
+    return pkv_fence_record(a->device, a->fence, NULL);
+}
+
+static pkv_status call_fence_wait(struct away *a) {
+    return pkv_fence_wait(a->device, a->fence, NULL);
+}
+
+static pkv_status call_fence_query(struct away *a) {
+    pkv_status status = pkv_fence_query(a->device, a->fence);
+
+    return status == PKV_IN_PROGRESS ? PKV_OK : status;
+}
+
+static const struct {
+    const char *name;
+    pkv_status (*call)(struct away *a);
+    const char *asks[3]; /* functions of the runtime that it cannot do without */
+} calls[] = {
+    {"create", call_create, {"cudaDeviceGetAttribute", "cudaFuncGetAttributes", "cudaGetDevice"}},
+    {"move_blocks", call_copy, {"launch", "cudaPointerGetAttributes", "cudaSetDevice"}},
+    {"move_blocks", call_swap, {"cudaMemcpyAsync", "cudaPointerGetAttributes", "cudaSetDevice"}},
+    {"fill_blocks", call_fill, {"launch", "cudaPointerGetAttributes", "cudaSetDevice"}},
+    {"synchronize", call_synchronize, {"cudaStreamSynchronize", "cudaSetDevice", NULL}},
+    {"fence_create", call_fence_create, {"cudaEventCreateWithFlags", "cudaSetDevice", NULL}},
+    {"fence_record", call_fence_record, {"cudaEventRecord", "cudaSetDevice", NULL}},
+    {"fence_wait", call_fence_wait, {"cudaStreamWaitEvent", "cudaSetDevice", NULL}},
+    {"fence_query", call_fence_query, {"cudaEventQuery", "cudaSetDevice", NULL}},
+};
+
+/* The caller's device is current, and the runtime remembers no error. */
+static void expect_untouched(void) {
+    int current = -1;
+
+    assert_int_equal(cudaGetDevice(&current), cudaSuccess);
+    assert_int_equal(current, 1);
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
+}
+
+static void every_call_puts_the_device_back(void **state) {
+    const simt_device before = *simt_get_device();
+    struct away a = {.pool = make_pool()};
+
+    (void)state;
+    assert_int_equal(cudaMallocHost(&a.host, 4 * 64), cudaSuccess);
+    assert_int_equal(pkv_device_create_cuda(&config, &a.device), PKV_OK);
+    assert_int_equal(pkv_fence_create(a.device, &a.fence), PKV_OK);
+    simt_get_device()->num_devices = 2;
+    assert_int_equal(cudaSetDevice(1), cudaSuccess);
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        assert_int_equal(calls[i].call(&a), PKV_OK);
+        expect_untouched();
+        for (size_t ask = 0; ask < 3 && calls[i].asks[ask] != NULL; ask++) {
+            log_text[0] = '\0';
+            simt_fail_call(calls[i].asks[ask], 1, cudaErrorUnknown);
+            assert_int_equal(calls[i].call(&a), PKV_ERROR_DEVICE);
+            const char *text = i == 0 ? log_text : pkv_device_last_error(a.device);
+            assert_non_null(strstr(text, i == 0 ? "CUDA device" : calls[i].name));
+            assert_non_null(strstr(text, "error 999 of the simulated runtime (cudaError)"));
+            expect_untouched();
+        }
+    }
+    pkv_fence_destroy(a.device, a.fence);
+    expect_untouched();
+    pkv_device_destroy(a.device);
+    expect_untouched();
+    assert_int_equal(cudaSetDevice(0), cudaSuccess);
+    *simt_get_device() = before;
+    cudaFreeHost(a.host);
+    cudaFree(a.pool.data);
+}
+
+static void a_device_of_another_ordinal_works(void **state) {
+    const simt_device before = *simt_get_device();
+    pkv_cuda_config second = config;
+    pkv_device *device;
+
+    (void)state;
+    simt_get_device()->num_devices = 2;
+    assert_int_equal(cudaSetDevice(1), cudaSuccess);
+    struct away a = {.pool = make_pool()};
+    assert_int_equal(cudaSetDevice(0), cudaSuccess);
+    second.device_ordinal = 1;
+    assert_int_equal(pkv_device_create_cuda(&second, &device), PKV_OK);
+    a.device = device;
+    assert_int_equal(call_copy(&a), PKV_OK);
+    assert_int_equal(pkv_device_synchronize(device, NULL), PKV_OK);
+    assert_int_equal(first_byte(&a.pool, 2), 1);
+    pkv_device_destroy(device);
+    *simt_get_device() = before;
+    cudaFree(a.pool.data);
+}
+
+/* ---- Captures */
+
+/* Small and large tiles and a merge, each for the first time in a capture. */
+static void attention_can_be_captured(void **state) {
+    static const struct attention_case c = {.query_dtype = PKV_DTYPE_FLOAT16,
+                                            .num_query_heads = 4,
+                                            .num_requests = 3,
+                                            .query_lens = {1, 3, 20},
+                                            .seq_lens = {150, 90, 60},
+                                            .chunk_size = 64};
+    struct test_device device;
+    struct attention_run run;
+    struct attention_error error;
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    cudaStream_t stream;
+
+    (void)state;
+    assert_int_equal(test_devices_open(&device, 1), 1);
+    attention_run_create(&run, &c, device.memory);
+    assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+    assert_int_equal(pkv_attention(device.device, run.plan, &run.args, pkv_stream_of_cuda(stream)),
+                     PKV_OK);
+    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    assert_int_equal(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+    memset(run.output.host, 0xa5, run.output.size); /* what the comparison wants in unused rows */
+    memset(run.lse.host, 0xa5, run.lse.size);
+    device.memory->upload(NULL, run.output.device, run.output.host, run.output.size);
+    device.memory->upload(NULL, run.lse.device, run.lse.host, run.lse.size);
+    for (int replay = 0; replay < 2; replay++) {
+        assert_int_equal(cudaGraphLaunch(executable, stream), cudaSuccess);
+    }
+    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+    device.memory->download(NULL, run.output.host, run.output.device, run.output.size);
+    device.memory->download(NULL, run.lse.host, run.lse.device, run.lse.size);
+    run.is_cuda = true;
+    attention_run_compare(&run, &error);
+    assert_true(error.output <= 1.0 && error.lse <= 1.0);
+    cudaGraphExecDestroy(executable);
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+    attention_run_destroy(&run);
+    test_devices_close(&device, 1);
+}
+
+/* The others, captured and never run: what they point to does not matter. */
+static void every_operation_can_be_captured(void **state) {
+    const int64_t rows[] = {1, 1, 8}, cache[] = {4, 1, 2, 8}, one[] = {1, 1};
+    const pkv_table_update update = {1, 0, 2};
+    const pkv_block_id block_id = 3;
+    pkv_tensor pool = make_pool();
+    struct away a = {.pool = pool};
+    pkv_write_kv_args write = {.struct_size = sizeof write,
+                               .key = tensor_view(pool.data, PKV_DTYPE_FLOAT32, 3, rows),
+                               .k_cache = tensor_view(pool.data, PKV_DTYPE_FLOAT32, 4, cache),
+                               .slot_mapping = pool.data};
+    pkv_gather_args gather = {.struct_size = sizeof gather,
+                              .num_requests = 1,
+                              .k_cache = write.k_cache,
+                              .key = write.key,
+                              .block_table = pool.data,
+                              .rows = pool.data,
+                              .key_start_loc = pool.data};
+    const pkv_tensor lse = tensor_view(pool.data, PKV_DTYPE_FLOAT32, 2, one);
+    const pkv_merge_args merge = {.struct_size = sizeof merge,
+                                  .num_parts = 1,
+                                  .outputs = &write.key,
+                                  .lses = &lse,
+                                  .output = write.key};
+    const pkv_table_args table = {.struct_size = sizeof table,
+                                  .block_table = pool.data,
+                                  .block_table_stride = 4,
+                                  .num_rows = 4,
+                                  .num_columns = 4,
+                                  .updates = &update,
+                                  .num_updates = 1};
+    const pkv_slot_mapping_args slots = {.struct_size = sizeof slots,
+                                         .num_requests = 1,
+                                         .num_tokens = 1,
+                                         .block_size = 2,
+                                         .num_columns = 4,
+                                         .block_table = pool.data,
+                                         .rows = pool.data,
+                                         .seq_lens = pool.data,
+                                         .query_start_loc = pool.data,
+                                         .slot_mapping = pool.data};
+    const pkv_block_copy copy = {1, 2};
+    cudaGraph_t graph;
+    cudaStream_t stream;
+    pkv_stream on;
+    size_t num_nodes = 0;
+
+    (void)state;
+    assert_int_equal(pkv_device_create_cuda(&config, &a.device), PKV_OK);
+    assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    on = pkv_stream_of_cuda(stream);
+    assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+    assert_int_equal(pkv_write_kv(a.device, &write, on), PKV_OK);
+    assert_int_equal(pkv_gather(a.device, &gather, on), PKV_OK);
+    assert_int_equal(pkv_merge_states(a.device, &merge, on), PKV_OK);
+    assert_int_equal(pkv_update_block_table(a.device, &table, on), PKV_OK);
+    assert_int_equal(pkv_compute_slot_mapping(a.device, &slots, on), PKV_OK);
+    assert_int_equal(pkv_copy_blocks(a.device, &pool, &copy, 1, on), PKV_OK);
+    assert_int_equal(pkv_fill_blocks(a.device, &pool, &block_id, 1, PKV_FILL_ZERO, on), PKV_OK);
+    assert_int_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    assert_int_equal(cudaGraphGetNodes(graph, NULL, &num_nodes), cudaSuccess);
+    assert_int_equal(num_nodes, 7);
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+    pkv_device_destroy(a.device);
+    cudaFree(pool.data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_device_is_a_status),     cmocka_unit_test(bad_configs_are_refused),
-        cmocka_unit_test(the_callers_memory_serves), cmocka_unit_test(fences_order_streams),
+        cmocka_unit_test(no_device_is_a_status),
+        cmocka_unit_test(bad_configs_are_refused),
+        cmocka_unit_test(the_callers_memory_serves),
+        cmocka_unit_test(fences_order_streams),
         cmocka_unit_test(a_graph_keeps_its_list),
+        cmocka_unit_test(every_call_puts_the_device_back),
+        cmocka_unit_test(a_device_of_another_ordinal_works),
+        cmocka_unit_test(attention_can_be_captured),
+        cmocka_unit_test(every_operation_can_be_captured),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
