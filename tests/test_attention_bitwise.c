@@ -39,11 +39,11 @@ static const struct {
     const char *name;
     pkv_dtype query, kv;
     enum case_scales scales;
-    int32_t window;
+    int32_t window, split_query_len;
 } variants[] = {
-    {"plain", PKV_DTYPE_BFLOAT16, PKV_DTYPE_BFLOAT16, CASE_SCALE_NONE, 0},
-    {"int8", PKV_DTYPE_FLOAT32, PKV_DTYPE_INT8, CASE_SCALE_TOKEN, 0},
-    {"window", PKV_DTYPE_FLOAT16, PKV_DTYPE_FLOAT16, CASE_SCALE_NONE, 50},
+    {"plain", PKV_DTYPE_BFLOAT16, PKV_DTYPE_BFLOAT16, CASE_SCALE_NONE, 0, 0},
+    {"int8, all keys split", PKV_DTYPE_FLOAT32, PKV_DTYPE_INT8, CASE_SCALE_TOKEN, 0, 64},
+    {"window, all keys split", PKV_DTYPE_FLOAT16, PKV_DTYPE_FLOAT16, CASE_SCALE_NONE, 50, 64},
 };
 #define NUM_VARIANTS ((int)(sizeof variants / sizeof variants[0]))
 
@@ -54,6 +54,7 @@ static struct attention_case variant_of(int index) {
     c.kv_dtype = variants[index].kv;
     c.scales = variants[index].scales;
     c.window = variants[index].window;
+    c.split_query_len = variants[index].split_query_len;
     return c;
 }
 

@@ -152,6 +152,7 @@ static void random_batches_are_partitions(void **state) {
         config.window = tensor_index(seed, 2, 3) == 0 ? 1 + (int32_t)tensor_index(seed, 3, 400) : 0;
         config.flags = tensor_index(seed, 4, 4) == 0 ? PKV_PLAN_THROUGHPUT : 0;
         config.flags |= tensor_index(seed, 6, 4) == 0 ? PKV_PLAN_NON_CAUSAL : 0;
+        config.max_split_query_len = tensor_index(seed, 7, 2) == 0 ? 0 : 40;
         open_fixture(&f, &config);
         int32_t count = (int32_t)tensor_index(seed, 5, 9);
         for (int32_t i = 0; i < count; i++) {
@@ -361,6 +362,12 @@ static void configs_are_refused_with_a_reason(void **state) {
     config.max_tokens = 1 << 20;
     expect_config_refused(config, PKV_ERROR_LIMIT);
     config = default_config();
+    config.max_split_query_len = -1;
+    expect_config_refused(config, PKV_ERROR_INVALID_ARGUMENT);
+    config = default_config();
+    config.max_tokens = config.max_seq_len = config.max_split_query_len = INT32_MAX;
+    expect_config_refused(config, PKV_ERROR_LIMIT);
+    config = default_config();
     config.struct_size = 2;
     expect_config_refused(config, PKV_ERROR_INVALID_ARGUMENT);
 }
@@ -379,6 +386,31 @@ static void init_takes_the_callers_memory(void **state) {
     pkv_plan_destroy(plan);
     pkv_plan_destroy(NULL);
     guarded_release(memory, size);
+}
+
+/* A small chunk of a prefill over a long context: few tiles, so its keys are work for many. */
+static void small_chunks_of_a_prefill_are_split_on_demand(void **state) {
+    pkv_plan_config config = default_config();
+    struct fixture f;
+    size_t workspace_size;
+
+    (void)state;
+    config.max_seq_len = 1 << 17;
+    open_fixture(&f, &config);
+    workspace_size = f.workspace_size;
+    add_request(&f, 32, 1 << 17);
+    assert_int_equal(pkv_plan_build(f.plan, &f.batch, f.host_plan, f.size), PKV_OK);
+    assert_int_equal(header_of(&f)->num_items, 2);
+    close_fixture(&f);
+    config.max_split_query_len = 32;
+    open_fixture(&f, &config);
+    assert_true(f.workspace_size > workspace_size);
+    add_request(&f, 32, 1 << 17);
+    add_request(&f, 33, 1 << 17);
+    assert_int_equal(pkv_plan_build(f.plan, &f.batch, f.host_plan, f.size), PKV_OK);
+    assert_int_equal(header_of(&f)->num_items, 2 * (1 << 17) / 128 + 3);
+    assert_int_equal(header_of(&f)->num_split_requests, 1);
+    close_fixture(&f);
 }
 
 /* 1,000,000 keys of one request, and 70,000 items: nothing in the list is a 16-bit number. */
@@ -407,6 +439,7 @@ int main(void) {
         cmocka_unit_test(bad_batches_are_refused_untouched),
         cmocka_unit_test(padding_gives_no_work),
         cmocka_unit_test(configs_are_refused_with_a_reason),
+        cmocka_unit_test(small_chunks_of_a_prefill_are_split_on_demand),
         cmocka_unit_test(init_takes_the_callers_memory),
         cmocka_unit_test(long_and_wide_batches_fit),
     };

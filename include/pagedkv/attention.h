@@ -57,6 +57,9 @@ PKV_API bool pkv_attention_supports(const pkv_device *device,
 /* Keys of one work item where the config says 0. */
 #define PKV_PLAN_DEFAULT_CHUNK_SIZE 512
 
+/* Query tokens up to which keys are split where the config says 0. */
+#define PKV_PLAN_DEFAULT_SPLIT_QUERY_LEN 8
+
 /* Flags of a plan. */
 #define PKV_PLAN_THROUGHPUT 1u /* chunks grow with the batch: fewer merges, not batch-invariant */
 #define PKV_PLAN_NON_CAUSAL                                                                        \
@@ -78,6 +81,10 @@ typedef struct pkv_plan_config {
     int32_t window; /* the largest window the plan is used with; 0 = none, every key counts */
     int32_t num_workers; /* throughput mode: work items that run at once; 0 = 1 */
     pkv_allocator allocator;
+    int32_t max_split_query_len; /* the keys of requests of up to so many query tokens are split
+                                    among work items, those of longer ones only where all rows are
+                                    one tile; 0 = PKV_PLAN_DEFAULT_SPLIT_QUERY_LEN. Small chunks of
+                                    a prefill over a long context want more; the workspace grows */
 } pkv_plan_config;
 
 typedef struct pkv_plan pkv_plan;

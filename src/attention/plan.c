@@ -29,10 +29,15 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+/* Where it would be more than `limit`: that. Neither factor is negative. */
+static int64_t multiply_up_to(int64_t limit, int64_t a, int64_t b) {
+    return b > 0 && a > limit / b ? limit : a * b;
+}
+
 /* Whether the keys of a request with so many query tokens are split among work items. */
-static bool splits_keys(int32_t num_queries, int32_t group_size) {
-    return num_queries <= PKVI_SPLIT_MAX_QUERIES ||
-           (int64_t)num_queries * group_size <= PKVI_LARGE_TILE_ROWS;
+static bool splits_keys(const pkv_plan *plan, int32_t num_queries) {
+    return num_queries <= plan->config.max_split_query_len ||
+           (int64_t)num_queries * plan->group_size <= PKVI_LARGE_TILE_ROWS;
 }
 
 static const char *refuse_config(const pkv_plan_config *config) {
@@ -48,8 +53,9 @@ static const char *refuse_config(const pkv_plan_config *config) {
         return "max_requests, max_tokens and max_seq_len must be at least 1";
     }
     if (config->max_query_len < 0 || config->max_total_seq_len < 0 || config->window < 0 ||
-        config->num_workers < 0) {
-        return "max_query_len, max_total_seq_len, window and num_workers must not be negative";
+        config->num_workers < 0 || config->max_split_query_len < 0) {
+        return "max_query_len, max_total_seq_len, window, num_workers and max_split_query_len must "
+               "not be negative";
     }
     if (config->chunk_size < 0 || config->chunk_size % 64 != 0) {
         return "chunk_size must be a multiple of 64";
@@ -77,6 +83,9 @@ static void fill_defaults(pkv_plan_config *config) {
     if (config->num_workers == 0) {
         config->num_workers = 1;
     }
+    if (config->max_split_query_len == 0) {
+        config->max_split_query_len = PKV_PLAN_DEFAULT_SPLIT_QUERY_LEN;
+    }
 }
 
 /* FNV-1a over the constants that a work list depends on. */
@@ -96,6 +105,7 @@ static uint64_t compute_identity(const pkv_plan_config *config) {
         config->window,
         (int64_t)config->flags,
         config->num_workers,
+        config->max_split_query_len,
     };
     uint64_t hash = 0xcbf29ce484222325ull;
 
@@ -111,7 +121,7 @@ static const char *fill_sizes(pkv_plan *plan) {
     const pkv_plan_config *config = &plan->config;
     int64_t group_size = plan->group_size;
     int64_t max_chunks = config->max_total_seq_len / config->chunk_size + config->max_requests;
-    int64_t split_queries = smaller(config->max_query_len, PKVI_SPLIT_MAX_QUERIES);
+    int64_t split_queries = smaller(config->max_query_len, config->max_split_query_len);
     int64_t split_rows = split_queries * group_size;
     int64_t split_tiles = ceil_divide(split_rows, PKVI_LARGE_TILE_ROWS);
     int64_t whole_tiles =
@@ -121,9 +131,12 @@ static const char *fill_sizes(pkv_plan *plan) {
     if (split_rows < PKVI_LARGE_TILE_ROWS) {
         split_rows = smaller(PKVI_LARGE_TILE_ROWS, config->max_query_len * group_size);
     }
-    plan->max_items = max_chunks * split_tiles + whole_tiles;
+    plan->max_items = multiply_up_to(limit, max_chunks, split_tiles) + whole_tiles;
+    /* No request has more chunks than the longest one, and all have max_tokens between them. */
+    int64_t most_chunks = ceil_divide(config->max_seq_len, config->chunk_size);
+    int64_t most_rows = multiply_up_to(limit, most_chunks * config->max_tokens, group_size);
     plan->max_partial_rows =
-        config->max_seq_len <= config->chunk_size ? 0 : max_chunks * split_rows;
+        most_chunks <= 1 ? 0 : smaller(multiply_up_to(limit, max_chunks, split_rows), most_rows);
     if (plan->max_items > INT32_MAX / config->shape.num_kv_heads) {
         return "the maxima give more than 2^31 work items";
     }
@@ -370,7 +383,7 @@ static int64_t describe_request(const pkv_plan *plan,
     out->query_start = batch->query_start_loc[index];
     out->num_queries = num_queries;
     out->planned_chunks = planned;
-    if (num_queries == 0 || !splits_keys(num_queries, plan->group_size)) {
+    if (num_queries == 0 || !splits_keys(plan, num_queries)) {
         return 0;
     }
     out->first_chunk = find_first_chunk(plan, num_queries, planned, chunk_size);

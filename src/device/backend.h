@@ -27,10 +27,6 @@
 #define PKVI_SMALL_TILE_ROWS 16
 #define PKVI_LARGE_TILE_ROWS 64
 
-/* A request's keys are split into chunks when it has at most this many query tokens, or no more
- * than one tile of rows; otherwise its tiles are work enough and each walks all keys. */
-#define PKVI_SPLIT_MAX_QUERIES 8
-
 /* The chunk of a work item that walks all keys. */
 #define PKVI_ALL_CHUNKS (-1)
 

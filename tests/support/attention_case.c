@@ -214,15 +214,15 @@ static void fill_cache(struct attention_run *run) {
                 int64_t id = (int64_t)c->request_ids[i];
                 int64_t place = position * 1024 + head;
 
-                for (int64_t d = 0; d < c->v_head_size && c->layout != CASE_LATENT; d++) {
-                    tensor_encode(run->v_cache.data, c->kv_dtype, value + d,
-                                  amplitude * tensor_value(c->seed, id, place, 2, d));
+                struct tensor_row content = {c->seed, id, place, 2, 0.0, amplitude};
+
+                if (c->layout != CASE_LATENT) {
+                    tensor_fill_row(run->v_cache.data, c->kv_dtype, value, c->v_head_size,
+                                    &content);
                 }
-                for (int64_t d = 0; d < c->head_size; d++) {
-                    tensor_encode(run->k_cache.data, c->kv_dtype, key + d,
-                                  (double)c->key_offset +
-                                      amplitude * tensor_value(c->seed, id, place, 1, d));
-                }
+                content.c = 1;
+                content.offset = (double)c->key_offset;
+                tensor_fill_row(run->k_cache.data, c->kv_dtype, key, c->head_size, &content);
                 if (c->scales == CASE_SCALE_TOKEN) {
                     int64_t index = (block * c->num_kv_heads + head) * c->block_size + offset;
 
@@ -260,13 +260,12 @@ static void fill_query(struct attention_run *run) {
             int64_t position = c->seq_lens[i] - c->query_lens[i] + token;
 
             for (int64_t head = 0; head < c->num_query_heads; head++) {
-                for (int64_t d = 0; d < c->head_size; d++) {
-                    double value = tensor_value(c->seed, (int64_t)c->request_ids[i],
-                                                position * 1024 + head, 3, d);
+                const struct tensor_row content = {
+                    c->seed, (int64_t)c->request_ids[i], position * 1024 + head, 3,
+                    0.0,     (double)c->query_factor};
 
-                    tensor_encode(run->query.host, c->query_dtype, element++,
-                                  (double)c->query_factor * value);
-                }
+                tensor_fill_row(run->query.host, c->query_dtype, element, c->head_size, &content);
+                element += c->head_size;
             }
         }
     }
@@ -341,6 +340,7 @@ static void make_plan(struct attention_run *run) {
         .max_seq_len = 1,
         .chunk_size = c->chunk_size,
         .window = c->window,
+        .max_split_query_len = c->split_query_len,
     };
     size_t plan_size, workspace_size;
 

@@ -35,6 +35,7 @@ struct attention_case {
     int32_t num_requests;
     int32_t query_lens[CASE_MAX_REQUESTS], seq_lens[CASE_MAX_REQUESTS];
     int32_t chunk_size, window;
+    int32_t split_query_len; /* of the plan */
     uint32_t plan_flags;
     bool non_causal, has_alibi, has_sinks, has_tree, has_lse_off;
     bool has_tree_holes; /* every third query sees none of the query tokens, itself neither */
