@@ -3,7 +3,8 @@
 
 /* bench_sharing: blocks that fork and copy-on-write save for parallel sampling and beam search,
  * beside requests of their own that share full blocks through the prefix cache (how vLLM V1 does
- * it); and what a fork and a copy cost in the manager.
+ * it); what a fork and a copy cost in the manager; and the prompt tokens of generated chats that
+ * hits save which go on into a block (sharing_chat.c).
  *
  * Method: each prompt of a length table is continued by n sequences to the table's output length.
  * After each step the blocks in use and the columns of all tables are counted; the share saved is
@@ -15,13 +16,16 @@
 #include "options.h"
 #include "plot.h"
 #include "report.h"
+#include "sharing_chat.h"
 #include "sharing_run.h"
 
 #define BENCH "sharing"
 #define NUM_WIDTHS 3
+#define NUM_BLOCK_SIZES 4
 #define PAPER "vLLM paper, lowest of its widths"
 
 static const int32_t widths[NUM_WIDTHS] = {2, 4, 6};
+static const int32_t block_sizes[NUM_BLOCK_SIZES] = {16, 32, 64, 128};
 static const char *const tables[2] = {"alpaca", "sharegpt"};
 static const char *const modes[2] = {"parallel", "beam"};
 static const double paper_low[2][2] = {{6.1, 37.6}, {16.2, 44.3}};
@@ -30,9 +34,9 @@ static const double paper_high[2][2] = {{9.8, 55.2}, {30.5, 66.3}};
 static struct {
     bool is_json;
     const char *folder;
-    int32_t num_groups, block_size, num_rounds;
+    int32_t num_groups, block_size, num_rounds, num_turns, min_partial;
     uint64_t seed;
-} options = {false, NULL, 60, 16, 200, 1};
+} options = {false, NULL, 60, 16, 200, 2000, 1, 1};
 
 static double saved(const sharing_result *result) {
     return 100.0 * (double)(result->num_column_steps - result->num_block_steps) /
@@ -132,6 +136,106 @@ static bool run_tables(struct outputs *out) {
     return is_right;
 }
 
+/* ---- chats ----------------------------------------------------------------------------------- */
+
+static double percent_of(int64_t part, int64_t whole) {
+    return whole > 0 ? 100.0 * (double)part / (double)whole : 0.0;
+}
+
+/* One block size: hits of whole blocks, hits that go on, and what no end of a block would lose. */
+static void report_chats(int32_t block_size,
+                         const sharing_chat_result *whole,
+                         const sharing_chat_result *partial,
+                         int64_t most,
+                         bench_table *table,
+                         FILE *csv) {
+    int64_t num_saved = partial->num_hit_tokens - whole->num_hit_tokens;
+    double before = percent_of(whole->num_hit_tokens, whole->num_prompt_tokens);
+    double after = percent_of(partial->num_hit_tokens, whole->num_prompt_tokens);
+    double regained = percent_of(num_saved, most - whole->num_hit_tokens);
+    double rows = partial->num_partial_hits > 0
+                      ? (double)partial->num_partial_tokens / (double)partial->num_partial_hits
+                      : 0.0;
+    char name[64];
+
+    bench_table_row(table, "%d|%.2f|%.2f|%lld|%.1f|%lld|%.1f", block_size, before, after,
+                    (long long)num_saved, regained, (long long)partial->num_copies, rows);
+    if (csv != NULL) {
+        (void)fprintf(csv, "%d,%.4f,%.4f,%lld,%.4f,%lld,%.4f\n", block_size, before, after,
+                      (long long)num_saved, regained, (long long)partial->num_copies, rows);
+    }
+    if (options.is_json) {
+        (void)snprintf(name, sizeof name, "chats/%d", block_size);
+        bench_json_line(stdout, BENCH, name, "hit_tokens", "percent of prompt tokens", after,
+                        "whole blocks", before);
+        bench_json_line(stdout, BENCH, name, "saved_tokens", "tokens", (double)num_saved, NULL, 0);
+        bench_json_line(stdout, BENCH, name, "lost_tokens_regained", "percent", regained, NULL, 0);
+        bench_json_line(stdout, BENCH, name, "copies", "blocks", (double)partial->num_copies, NULL,
+                        0);
+        bench_json_line(stdout, BENCH, name, "rows_per_copy", "tokens", rows, NULL, 0);
+    }
+}
+
+static bool run_block_sizes(const chat_workload *chats, bench_table *table, FILE *csv) {
+    sharing_chat_result most;
+    sharing_chat_result whole;
+    sharing_chat_result partial;
+
+    if (!sharing_chat_run(chats, 1, 0, &most)) {
+        return false;
+    }
+    for (int i = 0; i < NUM_BLOCK_SIZES; i++) {
+        if (!sharing_chat_run(chats, block_sizes[i], 0, &whole) ||
+            !sharing_chat_run(chats, block_sizes[i], options.min_partial, &partial)) {
+            return false;
+        }
+        report_chats(block_sizes[i], &whole, &partial, most.num_hit_tokens, table, csv);
+    }
+    if (!options.is_json) {
+        printf("chats: %d turns, %lld prompt tokens, %.2f%% of them cached by an earlier turn\n",
+               chats->num_turns, (long long)most.num_prompt_tokens,
+               percent_of(most.num_hit_tokens, most.num_prompt_tokens));
+    }
+    return true;
+}
+
+static bool run_chats(void) {
+    chat_config config = {.seed = options.seed, .num_turns = options.num_turns};
+    chat_workload chats;
+    bench_table table;
+    FILE *csv = NULL;
+    const char *error = NULL;
+    bool is_right;
+
+    if (!chat_make(&config, &chats, &error)) {
+        (void)fprintf(stderr, "bench_sharing: chats: %s\n", error);
+        return false;
+    }
+    if (options.folder != NULL) {
+        csv = plot_open(options.folder, "sharing_chats.csv");
+        if (csv == NULL) {
+            chat_release(&chats);
+            return false;
+        }
+        (void)fputs("block_size,whole_blocks_percent,partial_percent,saved_tokens,"
+                    "lost_regained_percent,copies,rows_per_copy\n",
+                    csv);
+    }
+    bench_table_begin(&table, "block|hits, whole blocks %|hits, partial %|tokens saved|"
+                              "of what was lost %|copies|rows a copy");
+    is_right = run_block_sizes(&chats, &table, csv);
+    if (!options.is_json) {
+        bench_table_print(&table, stdout, 0);
+    }
+    if (csv != NULL) {
+        is_right = fclose(csv) == 0 && is_right;
+    }
+    chat_release(&chats);
+    return is_right;
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
 static bool run_times(void) {
     double fork_ns;
     double copy_ns;
@@ -202,15 +306,19 @@ static bool open_outputs(struct outputs *out) {
 int main(int argc, char **argv) {
     const bench_option list[] = {
         {"json", BENCH_FLAG, &options.is_json, NULL, "print JSON lines only", 0, 0},
-        {"out", BENCH_STRING, &options.folder, "FOLDER", "write sharing.csv and the plot there", 0,
-         0},
+        {"out", BENCH_STRING, &options.folder, "FOLDER",
+         "write sharing.csv, sharing_chats.csv and the plot there", 0, 0},
         {"prompts", BENCH_INT, &options.num_groups, "N", "prompts of each table", 1, 100000},
         {"block-size", BENCH_INT, &options.block_size, "N", "tokens of a block", 1, 256},
         {"rounds", BENCH_INT, &options.num_rounds, "N", "rounds of each timing", 1, 512},
-        {"seed", BENCH_UINT64, &options.seed, "N", "of lengths, tokens and beams", 0, 0},
+        {"turns", BENCH_INT, &options.num_turns, "N", "turns of all chats", 1, 1000000},
+        {"min-partial", BENCH_INT, &options.min_partial, "N",
+         "least tokens by which a hit goes on into a block", 1, 15},
+        {"seed", BENCH_UINT64, &options.seed, "N", "of lengths, tokens, beams and chats", 0, 0},
     };
     const bench_program program = {"bench_sharing",
-                                   "Blocks saved by fork and copy-on-write, and what they cost.",
+                                   "Blocks saved by fork and copy-on-write, tokens saved by hits "
+                                   "that go on into a block.",
                                    NULL, list, sizeof list / sizeof list[0]};
     struct outputs out;
     int exit_code;
@@ -234,7 +342,7 @@ int main(int argc, char **argv) {
     } else if (is_right && options.folder != NULL) {
         (void)fputs("bench_sharing: no plot, since gnuplot cannot be run\n", stderr);
     }
-    is_right = is_right && run_times();
+    is_right = is_right && run_chats() && run_times();
     if (!is_right) {
         (void)fputs("bench_sharing: a call of the manager or its self-check failed\n", stderr);
     }
