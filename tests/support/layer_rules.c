@@ -66,6 +66,10 @@ static const layer_room rooms[] = {
     {"tests/install/", {"include/"}, false},
     {"tests/conformance/", {"include/", "tests/support/", "bench/scheduler.h"}, false},
     {"tests/simt/", {"include/", "tests/support/", "kernels/cuda/", "kernels/cpu/"}, false},
+    {"tests/gpu/",
+     {"include/", "tests/support/", "tests/simt/simt_control.h", "kernels/cuda/",
+      "bench/attention_cuda.h"},
+     false},
     {"bench/", {"include/"}, false},
     {"examples/", {"include/"}, false},
 };
