@@ -75,6 +75,12 @@ static void make_tables(attention_setup *setup) {
     free(runs);
 }
 
+static pkv_tensor view_scale(attention_setup *setup) {
+    float *scale = setup->scale_data != NULL ? setup->scale_data : &setup->scale;
+
+    return (pkv_tensor){scale, PKV_DTYPE_FLOAT32, 1, {1}, {1}};
+}
+
 pkv_status attention_setup_fill(attention_setup *setup, pkv_device *device, attention_table table) {
     const attention_setup_config *c = &setup->config;
     int which = table == TABLE_CONTIGUOUS ? 0 : 1;
@@ -96,7 +102,7 @@ pkv_status attention_setup_fill(attention_setup *setup, pkv_device *device, atte
                               3,
                               {count, c->num_kv_heads, c->head_size},
                               {row, c->head_size, 1}};
-            pkv_tensor one = {&setup->scale, PKV_DTYPE_FLOAT32, 1, {1}, {1}};
+            pkv_tensor one = view_scale(setup);
             pkv_write_kv_args args = {.struct_size = sizeof args,
                                       .key = key,
                                       .value = key,
@@ -122,7 +128,7 @@ pkv_status attention_setup_fill(attention_setup *setup, pkv_device *device, atte
     return status;
 }
 
-static const char *make_plan(attention_setup *setup) {
+const char *attention_setup_plan(attention_setup *setup) {
     const attention_setup_config *c = &setup->config;
     pkv_plan_config config = {.struct_size = sizeof config,
                               .shape = {.struct_size = sizeof config.shape,
@@ -135,10 +141,16 @@ static const char *make_plan(attention_setup *setup) {
                               .max_requests = c->num_requests,
                               .max_tokens = c->num_requests * c->query_len,
                               .max_query_len = c->query_len,
-                              .max_seq_len = c->seq_len};
+                              .max_seq_len = c->seq_len,
+                              .chunk_size = c->chunk_size};
     const char *reason;
     size_t plan_size;
 
+    pkv_plan_destroy(setup->plan);
+    free(setup->plan_data);
+    free(setup->workspace);
+    setup->plan = NULL;
+    setup->plan_data = setup->workspace = NULL;
     if (pkv_plan_create(&config, &setup->plan, &reason) != PKV_OK) {
         return reason;
     }
@@ -201,7 +213,7 @@ bool attention_setup_create(attention_setup *setup,
     memset(setup->pool, 0, pool_size);
     make_views(setup);
     make_tables(setup);
-    *reason = make_plan(setup);
+    *reason = attention_setup_plan(setup);
     if (*reason != NULL) {
         return false;
     }
@@ -247,7 +259,7 @@ pkv_status attention_setup_run(attention_setup *setup, pkv_device *device, atten
                         3,
                         {(int64_t)c->num_requests * c->query_len, c->num_query_heads, c->head_size},
                         {row, c->head_size, 1}};
-    pkv_tensor one = {&setup->scale, PKV_DTYPE_FLOAT32, 1, {1}, {1}};
+    pkv_tensor one = view_scale(setup);
     pkv_attention_args args = {.struct_size = sizeof args,
                                .query = query,
                                .output = query,

@@ -22,6 +22,7 @@ typedef struct attention_setup_config {
     pkv_dtype query_dtype, kv_dtype;
     int32_t num_requests, query_len, seq_len, block_size;
     int32_t num_query_heads, num_kv_heads, head_size;
+    int32_t chunk_size; /* of the plan; 0 = its default */
 } attention_setup_config;
 
 typedef struct attention_setup {
@@ -31,6 +32,7 @@ typedef struct attention_setup {
     size_t kv_size;                    /* bytes of keys and values together, counted once */
     pkv_tensor k_cache[2], v_cache[2]; /* of the contiguous copy, of the pool */
     float scale;                       /* of a quantised cache */
+    float *scale_data;                 /* where operations read it; NULL: above */
     pkv_block_id *tables[NUM_TABLES];
     int32_t *rows, *seq_lens, *query_start_loc;
     void *query, *output, *plan_data, *workspace;
@@ -46,6 +48,9 @@ bool attention_setup_create(attention_setup *setup,
                             pkv_device *device,
                             const char **reason);
 void attention_setup_destroy(attention_setup *setup);
+
+/* Plan anew, for another config.chunk_size. Returns why not, or NULL. */
+const char *attention_setup_plan(attention_setup *setup);
 
 /* Write the same content through `table` into the copy that it names. */
 pkv_status attention_setup_fill(attention_setup *setup, pkv_device *device, attention_table table);

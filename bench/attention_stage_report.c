@@ -63,7 +63,7 @@ static bool run_dtype(pkv_device *device,
                       int64_t (*now)(void),
                       bench_table *table) {
     static stage_times times;
-    const attention_setup_config c = {dtype, dtype, 8, 1, 8192 / divide, 16, 32, 8, 128};
+    const attention_setup_config c = {dtype, dtype, 8, 1, 8192 / divide, 16, 32, 8, 128, 0};
     attention_setup setup;
     const char *reason;
     bool is_good = attention_setup_create(&setup, &c, device, &reason);

@@ -16,6 +16,7 @@
 #include <time.h>
 
 #include "attention_blas.h"
+#include "attention_cuda.h"
 #include "attention_peak.h"
 #include "attention_setup.h"
 #include "attention_stage.h"
@@ -50,7 +51,7 @@ static struct {
     const char *device;
     int32_t threads, rounds, scale;
     bool json, prefill, decode, full;
-    const char *instructions, *stage;
+    const char *instructions, *stage, *only;
 } options = {.device = "cpu", .threads = 1, .rounds = 7, .scale = 8, .instructions = "auto"};
 
 /* ---- Readers on as many threads as the device has */
@@ -494,36 +495,35 @@ static bool choose_instructions(pkv_cpu_instructions *out) {
     return false;
 }
 
-int main(int argc, char **argv) {
-    const bench_option list[] = {
-        {"device", BENCH_STRING, &options.device, "KIND", "where to run: cpu", 0, 0},
-        {"instructions", BENCH_STRING, &options.instructions, "SET",
-         "auto, reference, portable, avx2, avx512, avx512bf16 or neon", 0, 0},
-        {"threads", BENCH_INT, &options.threads, "N", "threads of the device and of the readers", 1,
-         PKV_MAX_CPU_THREADS},
-        {"rounds", BENCH_INT, &options.rounds, "N", "rounds; medians are reported", 1, MAX_ROUNDS},
-        {"divide", BENCH_INT, &options.scale, "N",
-         "make the batches N times smaller; 1: up to 1.1 GB of keys and values", 1, 64},
-        {"full", BENCH_FLAG, &options.full, NULL, "the whole batches (as --divide 1), 11 rounds", 0,
-         0},
-        {"stage", BENCH_STRING, &options.stage, "STAGE",
-         "stages of a decode only: read, qk, qk+softmax, pv, full, or all", 0, 0},
-        {"decode", BENCH_FLAG, &options.decode, NULL, "decode only", 0, 0},
-        {"prefill", BENCH_FLAG, &options.prefill, NULL, "prefill only", 0, 0},
-        {"json", BENCH_FLAG, &options.json, NULL, "JSON lines", 0, 0},
-    };
-    const bench_program program = {"bench_attention",
-                                   "Speed of paged attention, beside reads of the same memory.",
-                                   NULL, list, (int32_t)(sizeof list / sizeof list[0])};
+/* Everything on a CUDA device; --threads are those of the CPU device it is checked against. */
+static int run_on_cuda(void) {
+    const attention_cuda_options cuda = {.rounds = options.full ? 11 : options.rounds,
+                                         .divide = options.full ? 1 : options.scale,
+                                         .threads = options.threads,
+                                         .json = options.json,
+                                         .has_decode = !options.prefill || options.decode,
+                                         .has_prefill = !options.decode || options.prefill,
+                                         .has_stages = options.stage != NULL,
+                                         .only = options.only};
+
+    if (!attention_has_cuda()) {
+        (void)fprintf(stderr, "bench_attention: this build has no CUDA backend\n");
+        return BENCH_EXIT_USAGE;
+    }
+    if (options.stage != NULL && strcmp(options.stage, "all") != 0) {
+        (void)fprintf(stderr, "bench_attention: --device cuda has --stage all\n");
+        return BENCH_EXIT_USAGE;
+    }
+    return attention_cuda_bench(&cuda);
+}
+
+static int run_on_cpu(void) {
     pkv_cpu_config config = {.struct_size = sizeof config};
     pkv_device_info info = {.struct_size = sizeof info};
     pkv_device *device;
-    int exit_code;
 
-    if (!bench_parse_options(&program, argc, argv, &exit_code)) {
-        return exit_code;
-    }
-    if (strcmp(options.device, "cpu") != 0 || !choose_instructions(&config.instructions)) {
+    if (strcmp(options.device, "cpu") != 0 || options.only != NULL ||
+        !choose_instructions(&config.instructions)) {
         (void)fprintf(stderr, "bench_attention: unknown device or instructions; try --help\n");
         return BENCH_EXIT_USAGE;
     }
@@ -560,4 +560,36 @@ int main(int argc, char **argv) {
     }
     pkv_device_destroy(device);
     return is_good ? BENCH_EXIT_OK : BENCH_EXIT_FAILED;
+}
+
+int main(int argc, char **argv) {
+    const bench_option list[] = {
+        {"device", BENCH_STRING, &options.device, "KIND",
+         "where to run: cpu, or cuda where this build has it", 0, 0},
+        {"instructions", BENCH_STRING, &options.instructions, "SET",
+         "auto, reference, portable, avx2, avx512, avx512bf16 or neon", 0, 0},
+        {"threads", BENCH_INT, &options.threads, "N", "threads of the device and of the readers", 1,
+         PKV_MAX_CPU_THREADS},
+        {"rounds", BENCH_INT, &options.rounds, "N", "rounds; medians are reported", 1, MAX_ROUNDS},
+        {"divide", BENCH_INT, &options.scale, "N",
+         "make the batches N times smaller; 1: up to 1.1 GB of keys and values", 1, 64},
+        {"full", BENCH_FLAG, &options.full, NULL, "the whole batches (as --divide 1), 11 rounds", 0,
+         0},
+        {"stage", BENCH_STRING, &options.stage, "STAGE",
+         "stages of a decode only: read, qk, qk+softmax, pv, full, or all; cuda: all", 0, 0},
+        {"only", BENCH_STRING, &options.only, "TEXT", "cuda: only cases whose name contains TEXT",
+         0, 0},
+        {"decode", BENCH_FLAG, &options.decode, NULL, "decode only", 0, 0},
+        {"prefill", BENCH_FLAG, &options.prefill, NULL, "prefill only", 0, 0},
+        {"json", BENCH_FLAG, &options.json, NULL, "JSON lines", 0, 0},
+    };
+    const bench_program program = {"bench_attention",
+                                   "Speed of paged attention, beside reads of the same memory.",
+                                   NULL, list, (int32_t)(sizeof list / sizeof list[0])};
+    int exit_code;
+
+    if (!bench_parse_options(&program, argc, argv, &exit_code)) {
+        return exit_code;
+    }
+    return strcmp(options.device, "cuda") == 0 ? run_on_cuda() : run_on_cpu();
 }
