@@ -16,6 +16,23 @@
 #include "support/attention_table.h"
 #include "support/test_devices.h"
 
+#ifdef TEST_SIMT
+#include "simt/simt_control.h"
+
+/* Rows that a matrix load of the case read from the same banks: they would be read one after the
+ * other. */
+static void expect_no_bank_conflicts(void) {
+    simt_counts counts;
+
+    simt_get_counts(&counts);
+    assert_int_equal(counts.num_bank_conflicts, 0);
+    simt_reset_counts();
+}
+#else
+static void expect_no_bank_conflicts(void) {
+}
+#endif
+
 /* Whether the device says that it computes the run's shape; a test of another one is skipped. */
 static bool is_supported(const struct test_device *device, const struct attention_run *run) {
     const pkv_attention_shape shape = {.struct_size = sizeof shape,
@@ -57,6 +74,7 @@ static void check_case(const struct test_device *device, const void *context) {
     }
     assert_true(error.output <= 1.0);
     assert_true(error.lse <= 1.0);
+    expect_no_bank_conflicts();
     attention_run_destroy(&run);
 }
 
