@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* What the generated translation unit of one kernel needs: its kernel and its row of the table.
- * kernels/cuda/instances.cmake writes a unit of two lines for each line of instances.h. */
+/* What the generated translation units need: their kernels and their rows of the table.
+ * kernels/cuda/instances.cmake writes one of the macros below for each line of instances.h. */
 #ifndef PKVI_CUDA_INSTANCE_CUH
 #define PKVI_CUDA_INSTANCE_CUH
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: the libpagedkv authors
 
-# The translation units of the attention kernels of instances.h, written into the build folder: the
-# two kernels of a pair of types and a class share one, since half of what a unit costs is spent
-# before its first kernel.
+# The translation units of the attention kernels of instances.h, written into the build folder. A
+# unit has the kernels of one class and one kind of cache for both types of queries: their machine
+# code is so alike that, stored in one piece, two take hardly more room than one; and a third of
+# what a kernel by itself would cost the compiler is spent before the kernel.
 #
 #   pkv_write_attention_units(FOLDER OUT_LIST [NAME...])
 #
@@ -13,20 +14,19 @@ function(pkv_write_attention_units folder out_list)
   set(units "")
   set(listed "")
   set(listed_plain "")
+  # Write the unit `name` of the kernels in `text`, if there are any.
   macro(write_unit name text)
-    set(unit "${folder}/attend_${name}.cu")
-    file(
-      CONFIGURE
-      OUTPUT "${unit}"
-      CONTENT "#include \"kernels/cuda/instance.cuh\"\n\n${text}\n"
-      @ONLY)
-    list(APPEND units "${unit}")
+    if(NOT "${text}" STREQUAL "")
+      file(
+        CONFIGURE
+        OUTPUT "${folder}/attend_${name}.cu"
+        CONTENT "#include \"kernels/cuda/instance.cuh\"\n\n${text}"
+        @ONLY)
+      list(APPEND units "${folder}/attend_${name}.cu")
+    endif()
   endmacro()
 
-  foreach(types half:half half:e4m3 half:int8 bfloat16:bfloat16 bfloat16:e4m3 bfloat16:int8)
-    string(REPLACE ":" ";" pair "${types}")
-    list(GET pair 0 query)
-    list(GET pair 1 cache)
+  foreach(kind own e4m3 int8)
     foreach(class "64:64,64,false" "128:128,128,false" "192:192,128,false" "256:256,256,false"
                   "latent:576,512,true")
       string(REGEX REPLACE ":.*" "" class_name "${class}")
@@ -35,23 +35,33 @@ function(pkv_write_attention_units folder out_list)
       if(class_name STREQUAL "latent")
         set(large_warps "4, 2")
       endif()
-      set(name "${query}_${cache}_${class_name}")
-      if(ARGN AND NOT name IN_LIST ARGN)
-        continue()
-      endif()
-      string(APPEND listed " X(${name}_small, ${query}) X(${name}_large, ${query})")
-      set(small "PKVI_ATTENTION_UNIT(${name}_small, ${query}, ${cache}, ${sizes}, 1, 4)")
-      set(large "PKVI_ATTENTION_UNIT(${name}_large, ${query}, ${cache}, ${sizes}, ${large_warps})")
-      write_unit("${name}" "${small}\n${large}")
+      set(text "")
+      foreach(query half bfloat16)
+        set(cache ${kind})
+        if(kind STREQUAL "own")
+          set(cache ${query})
+        endif()
+        set(name "${query}_${cache}_${class_name}")
+        if(ARGN AND NOT name IN_LIST ARGN)
+          continue()
+        endif()
+        string(APPEND listed " X(${name}_small, ${query}) X(${name}_large, ${query})")
+        set(types "${query}, ${cache}, ${sizes}")
+        string(APPEND text "PKVI_ATTENTION_UNIT(${name}_small, ${types}, 1, 4)\n")
+        string(APPEND text "PKVI_ATTENTION_UNIT(${name}_large, ${types}, ${large_warps})\n")
+      endforeach()
+      write_unit("${kind}_${class_name}" "${text}")
     endforeach()
   endforeach()
+  set(text "")
   foreach(cache float half bfloat16 e4m3 int8)
     if(ARGN AND NOT "plain_${cache}" IN_LIST ARGN)
       continue()
     endif()
     string(APPEND listed_plain " X(plain_${cache}, ${cache})")
-    write_unit("plain_${cache}" "PKVI_ATTENTION_PLAIN_UNIT(plain_${cache}, ${cache})")
+    string(APPEND text "PKVI_ATTENTION_PLAIN_UNIT(plain_${cache}, ${cache})\n")
   endforeach()
+  write_unit(plain "${text}")
   if(ARGN)
     set(list_text "#define PKVI_ATTENTION_INSTANCES(X)${listed}\n")
     string(APPEND list_text "#define PKVI_ATTENTION_PLAIN_INSTANCES(X)${listed_plain}\n")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The list of attention kernels. Each line becomes a translation unit of its own
+/* The list of attention kernels. Each line becomes a line of a translation unit
  * (kernels/cuda/instances.cmake) and a row of the table (instances.cu).
  *
  * The one idea: X(name, query, cache, head class, value class, shares keys, row warps, key warps),
