@@ -45,6 +45,7 @@ struct row {
     int64_t seq_len;
     int64_t position;
     int32_t query_head, kv_head;
+    double elements[PKV_MAX_HEAD_SIZE]; /* of the query */
 };
 
 /* Whether the row sees key `j`. */
@@ -63,16 +64,24 @@ static bool sees(const struct row *row, int64_t j) {
     return !is_behind && !is_ahead;
 }
 
+static void read_query(struct row *row) {
+    const pkv_tensor *query = &row->op->args.query;
+    int64_t first = row->token * query->stride[0] + row->query_head * query->stride[1];
+
+    for (int32_t d = 0; d < row->op->cache.head_size; d++) {
+        row->elements[d] = (double)pkvi_cpu_read(query->data, query->dtype, first + d);
+    }
+}
+
 static double compute_logit(const struct row *row, int64_t j) {
     const struct pkvi_attention *op = row->op;
     const pkv_attention_args *args = &op->args;
     struct pkvi_place place = pkvi_place_of_position(row->table, op->cache.block_size, j);
     int64_t key = pkvi_place_element(place, row->kv_head, args->k_cache.stride);
-    int64_t query = row->token * args->query.stride[0] + row->query_head * args->query.stride[1];
     double logit = 0.0;
 
     for (int32_t d = 0; d < op->cache.head_size; d++) {
-        logit += (double)pkvi_cpu_read(args->query.data, args->query.dtype, query + d) *
+        logit += row->elements[d] *
                  (double)pkvi_cpu_read(args->k_cache.data, args->k_cache.dtype, key + d);
     }
     logit *= (double)args->softmax_scale *
@@ -149,6 +158,7 @@ void pkvi_cpu_reference_attention(const struct pkvi_attention *op) {
             row.position = row.seq_len - row.num_queries + row.query;
             for (row.query_head = 0; row.query_head < op->num_query_heads; row.query_head++) {
                 row.kv_head = row.query_head / op->group_size;
+                read_query(&row);
                 attend_row(&row);
             }
         }

@@ -104,6 +104,34 @@ static bool is_visible(const struct attention_run *run, const struct place *plac
     return run->c.non_causal || j <= place->position;
 }
 
+/* Sums of products and of their magnitudes, in lanes that the compiler can make a vector of. */
+static void dot_product(
+    const double *a, const double *b, int64_t count, double *dot, double *magnitude) {
+    enum { LANES = 4 };
+    double dots[LANES] = {0.0}, magnitudes[LANES] = {0.0};
+    int64_t whole = count - count % LANES;
+
+    for (int64_t d = 0; d < whole; d += LANES) {
+        double products[LANES];
+
+        for (int lane = 0; lane < LANES; lane++) {
+            products[lane] = a[d + lane] * b[d + lane];
+        }
+        for (int lane = 0; lane < LANES; lane++) {
+            dots[lane] += products[lane];
+        }
+        for (int lane = 0; lane < LANES; lane++) {
+            magnitudes[lane] += fabs(products[lane]);
+        }
+    }
+    for (int64_t d = whole; d < count; d++) {
+        dots[0] += a[d] * b[d];
+        magnitudes[0] += fabs(a[d] * b[d]);
+    }
+    *dot = (dots[0] + dots[1]) + (dots[2] + dots[3]);
+    *magnitude = (magnitudes[0] + magnitudes[1]) + (magnitudes[2] + magnitudes[3]);
+}
+
 /* Logit of key j and the bound r_j on the error of log p_j. */
 static double logit_of(const struct attention_run *run,
                        const struct place *place,
@@ -115,12 +143,9 @@ static double logit_of(const struct attention_run *run,
     const double u = 0x1p-24;
     double scale =
         c->softmax_scale != 0.0f ? (double)c->softmax_scale : 1.0 / sqrt((double)c->head_size);
-    double dot = 0.0, magnitude = 0.0, logit;
+    double dot, magnitude, logit;
 
-    for (int64_t d = 0; d < c->head_size; d++) {
-        dot += query[d] * key[d];
-        magnitude += fabs(query[d] * key[d]);
-    }
+    dot_product(query, key, c->head_size, &dot, &magnitude);
     logit = scale * dot;
     *error =
         u * (2.0 * sqrt((double)c->head_size) + 8.0) * scale * magnitude + 6.0 * u * fabs(logit);
@@ -193,14 +218,15 @@ static void compare_row(const struct attention_run *run,
                         const struct content *content,
                         struct attention_error *out) {
     const struct attention_case *c = &run->c;
-    double *sums = calloc((size_t)(2 * c->v_head_size), sizeof(double));
+    double *restrict sums = calloc((size_t)c->v_head_size, sizeof(double));
+    double *restrict spreads = calloc((size_t)c->v_head_size, sizeof(double));
     double weight_error = weight_rounding(run, place);
     double *logits = malloc((size_t)(2 * content->num_keys + 1) * sizeof(double));
     double *errors = logits + content->num_keys;
     double sink = c->has_sinks ? (double)((const float *)run->sinks.host)[place->head] : -INFINITY;
     double maximum = sink, total = 0.0, total_error = 0.0;
 
-    if (sums == NULL || logits == NULL) {
+    if (sums == NULL || spreads == NULL || logits == NULL) {
         abort();
     }
     for (int64_t j = 0; j < content->num_keys; j++) {
@@ -220,21 +246,21 @@ static void compare_row(const struct attention_run *run,
 
         total += p;
         total_error += p * errors[j];
-        for (int64_t d = 0; d < c->v_head_size; d++) {
-            double value = content->values[j * c->v_head_size + d];
+        const double *restrict values = content->values + j * c->v_head_size;
+        double spread = p * (errors[j] + weight_error);
 
-            sums[d] += p * value;
-            sums[c->v_head_size + d] += p * fabs(value) * (errors[j] + weight_error);
+        for (int64_t d = 0; d < c->v_head_size; d++) {
+            sums[d] += p * values[d];
+            spreads[d] += spread * fabs(values[d]);
         }
     }
     for (int64_t d = 0; d < c->v_head_size; d++) {
         double wanted = total == 0.0 ? 0.0 : sums[d] / total;
         double got = tensor_decode(attention_run_output(run, place->token, place->head),
                                    run->args.output.dtype, d);
-        double bound = total == 0.0
-                           ? 0.0
-                           : (sums[c->v_head_size + d] + fabs(wanted) * total_error) / total +
-                                 fabs(wanted) * weight_error;
+        double bound = total == 0.0 ? 0.0
+                                    : (spreads[d] + fabs(wanted) * total_error) / total +
+                                          fabs(wanted) * weight_error;
 
         out->absolute = fmax(out->absolute, fabs(got - wanted));
         note(out, &out->output, fabs(got - wanted),
@@ -249,6 +275,7 @@ static void compare_row(const struct attention_run *run,
         note(out, &out->lse, got == wanted ? 0.0 : fabs(got - wanted), bound, "lse", place, 0);
     }
     free(sums);
+    free(spreads);
     free(logits);
 }
 

@@ -20,6 +20,15 @@ double tensor_decode(const void *base, pkv_dtype dtype, int64_t index);
 /* The nearest value of the dtype, ties to even. FLOAT8_E4M3 saturates at 448, INT8 at 127. */
 void tensor_encode(void *base, pkv_dtype dtype, int64_t index, double value);
 
+/* Elements first to first + count - 1: offset + factor * tensor_value(seed, a, b, c, d), d from 0. */
+struct tensor_row {
+    uint64_t seed;
+    int64_t a, b, c;
+    double offset, factor;
+};
+void tensor_fill_row(
+    void *base, pkv_dtype dtype, int64_t first, int64_t count, const struct tensor_row *row);
+
 /* A contiguous view. */
 pkv_tensor tensor_view(void *data, pkv_dtype dtype, int32_t rank, const int64_t *shape);
 
