@@ -99,22 +99,36 @@ static void check_wrong_key(const struct test_device *device, const void *contex
     attention_run_destroy(&run);
 }
 
+/* 24 query tokens behind 128 k keys: two tiles of rows, whose 256 chunks are work for many. */
+static const struct attention_case long_chunk = {.name = "a chunk of 24 over 128 k keys",
+                                                 .query_dtype = PKV_DTYPE_FLOAT16,
+                                                 .num_query_heads = 4,
+                                                 .num_requests = 2,
+                                                 .query_lens = {24, 1},
+                                                 .seq_lens = {1 << 17, 40},
+                                                 .split_query_len = 32,
+                                                 .chunk_size = 512};
+
 int main(void) {
     struct test_device devices[TEST_MAX_DEVICES];
     int num_devices = test_devices_open(devices, 2);
     int num_cases;
     const struct attention_case *cases = attention_table(&num_cases);
-    struct device_test *tests = calloc((size_t)num_cases + 1, sizeof *tests);
+    struct device_test *tests = calloc((size_t)num_cases + 2, sizeof *tests);
+    int num_tests = 0;
     const struct attention_case wrong_key = {
         .query_dtype = PKV_DTYPE_FLOAT16, .num_requests = 1, .query_lens = {1}, .seq_lens = {500}};
 
     assert_non_null(tests);
     for (int i = 0; i < num_cases; i++) {
-        tests[i] = (struct device_test){cases[i].name, check_case, &cases[i]};
+        tests[num_tests++] = (struct device_test){cases[i].name, check_case, &cases[i]};
     }
-    tests[num_cases] =
+    tests[num_tests++] =
         (struct device_test){"one wrong value of 500 is noticed", check_wrong_key, &wrong_key};
-    int failures = device_tests_run("attention", tests, num_cases + 1, devices, num_devices);
+    if (getenv("PKV_TEST_FULL") != NULL) {
+        tests[num_tests++] = (struct device_test){long_chunk.name, check_case, &long_chunk};
+    }
+    int failures = device_tests_run("attention", tests, num_tests, devices, num_devices);
     free(tests);
     test_devices_close(devices, num_devices);
     return failures;

@@ -46,7 +46,8 @@ function(pkv_add_cuda_suite suite build)
     endif()
   endif()
   if(full)
-    set_tests_properties(${name} PROPERTIES FIXTURES_REQUIRED cuda_${build} TIMEOUT 7200)
+    set_tests_properties(${name} PROPERTIES FIXTURES_REQUIRED cuda_${build} TIMEOUT 7200
+                                            ENVIRONMENT PKV_TEST_FULL=1)
   endif()
 endfunction()
 
