@@ -54,8 +54,10 @@ static cudaError_t look_at_stream(cudaStream_t stream, int *ordinal, unsigned *f
         return cudaSuccess;
     }
     error = cudaStreamGetFlags(stream, flags);
-#if CUDART_VERSION >= 12080
-    /* An older driver cannot say it; then the first operation does. */
+    /* An older runtime or driver cannot say whose it is; then the first operation does. */
+#if CUDART_VERSION < 12080
+    (void)ordinal;
+#else
     if (error == cudaSuccess && cudaStreamGetDevice(stream, ordinal) != cudaSuccess) {
         (void)cudaGetLastError();
     }

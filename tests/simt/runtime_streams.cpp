@@ -263,7 +263,9 @@ cudaError_t cudaMemcpy2DAsync(void *to,
     return end_call(error);
 }
 
+#if CUDART_VERSION >= 12080
 /* The copies may run in any order: the last one runs first. */
+#if CUDART_VERSION >= 13000
 cudaError_t cudaMemcpyBatchAsync(void *const *to,
                                  const void *const *from,
                                  const size_t *sizes,
@@ -272,6 +274,17 @@ cudaError_t cudaMemcpyBatchAsync(void *const *to,
                                  size_t *,
                                  size_t num_attributes,
                                  cudaStream_t stream) {
+#else
+cudaError_t cudaMemcpyBatchAsync(void **to,
+                                 void **from,
+                                 size_t *sizes,
+                                 size_t count,
+                                 cudaMemcpyAttributes *attributes,
+                                 size_t *,
+                                 size_t num_attributes,
+                                 size_t *,
+                                 cudaStream_t stream) {
+#endif
     PKVI_CALL()
     if (simt_get_device()->driver_version < 12080) {
         return end_call(cudaErrorCallRequiresNewerDriver);
@@ -287,6 +300,7 @@ cudaError_t cudaMemcpyBatchAsync(void *const *to,
     }
     return end_call(error);
 }
+#endif
 
 cudaError_t cudaMemsetAsync(void *to, int byte, size_t size, cudaStream_t stream) {
     PKVI_CALL()
@@ -334,6 +348,7 @@ cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags) {
     return target->is_destroyed ? end_call(cudaErrorInvalidResourceHandle) : cudaSuccess;
 }
 
+#if CUDART_VERSION >= 12080
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int *device) {
     PKVI_CALL()
     if (simt_get_device()->driver_version < 12080) {
@@ -342,6 +357,7 @@ cudaError_t cudaStreamGetDevice(cudaStream_t stream, int *device) {
     *device = resolve_stream(stream)->device;
     return cudaSuccess;
 }
+#endif
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     PKVI_CALL()

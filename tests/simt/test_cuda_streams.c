@@ -272,7 +272,9 @@ static void strange_streams_are_refused(void **state) {
     assert_int_equal(cudaSetDevice(1), cudaSuccess);
     assert_int_equal(cudaStreamCreateWithFlags(&foreign, cudaStreamNonBlocking), cudaSuccess);
     assert_int_equal(copy(f, 1, 2, pkv_stream_of_cuda(foreign)), PKV_ERROR_INVALID_ARGUMENT);
+#if CUDART_VERSION >= 12080
     assert_non_null(strstr(pkv_device_last_error(f->device), "of CUDA device 1"));
+#endif
     /* An older driver cannot tell whose it is; the launch can. */
     simt_get_device()->driver_version = 12000;
     assert_int_equal(copy(f, 1, 2, pkv_stream_of_cuda(foreign)), PKV_ERROR_INVALID_ARGUMENT);
@@ -359,8 +361,13 @@ static void swap_out(struct fixture *f, enum way way, unsigned char *bytes) {
     calls = simt_num_calls("cudaMemcpyBatchAsync") - calls;
     singles = simt_num_calls("cudaMemcpyAsync") - singles;
     /* A run of three and three blocks, in two layers: 8 copies. */
+#if CUDART_VERSION >= 12080
     assert_int_equal(calls, way == MANY_AT_ONCE ? 2 : way == DRIVER_REFUSES ? 1 : 0);
     assert_int_equal(singles, way == MANY_AT_ONCE ? 0 : 16);
+#else
+    assert_int_equal(calls, 0);
+    assert_int_equal(singles, 16);
+#endif
     assert_int_equal(pkv_device_synchronize(f->device, stream), PKV_OK);
     memcpy(bytes, f->host.data, POOL_BYTES);
 }
