@@ -463,6 +463,11 @@ int main(int num_arguments, char **arguments) {
         fprintf(stderr, "gpu_wrappers: %s cannot be opened\n", arguments[2]);
         return PHASE_EXIT_USAGE;
     }
+    int num_devices = 0;
+    const cudaError_t error = cudaGetDeviceCount(&num_devices);
+    if (error != cudaSuccess || num_devices == 0) {
+        phase_leave("no device", cudaGetErrorString(error), PHASE_EXIT_NO_DEVICE);
+    }
     for (const wrapper_case &which : all_cases) {
         run_case(which, is_comparing ? file : nullptr, is_writing ? file : nullptr);
     }

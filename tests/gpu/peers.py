@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: the libpagedkv authors
 
-# What PyTorch's attention and FlashInfer do with the batches of bench_attention --device cuda, where
-# this machine's Python has them: 32 query heads over 8 kv heads of 128, bfloat16. PyTorch's keys and
-# values are contiguous, FlashInfer's in pages of 16 in random order. JSON lines as those of the
-# benches; 77 where there is nothing to measure.
+# What PyTorch's attention and FlashInfer do with the batches of bench_attention --device cuda,
+# where this machine's Python has them: 32 query heads over 8 kv heads of 128, bfloat16. PyTorch's
+# keys and values are contiguous, FlashInfer's in pages of 16 in random order. JSON lines as those
+# of the benches; 77 where there is nothing to measure.
 import argparse
 import importlib
 import json
