@@ -367,6 +367,86 @@ static void failed_step_of_a_load_keeps_what_was_loaded(void **state) {
     everything_is_back(manager, tier);
 }
 
+/* A request is cut inside of a block and gets other tokens there: until they are computed the block
+ * holds the old ones, and must not go out under the new key. */
+static void block_of_old_tokens_does_not_go_out_under_the_new_key(void **state) {
+    pkv_manager *manager = make_walk_manager(16, BLOCK_TOKENS);
+    pkv_tier *tier = make_tier(manager, SLOTS);
+    device target = make_device(0, BLOCK_TOKENS, 0);
+    pkv_request request = open_prompt(manager, "0..11");
+    pkv_request other = open_prompt(manager, "0..9 80 81 82");
+    struct delayed out;
+
+    (void)state;
+    compute_one(&target, manager, request, 0);
+    assert_ok(pkv_truncate(manager, request, 10));
+    append_tokens(manager, request, "80 81");
+    out = begin_out(tier, request);
+    assert_int_equal(out.num_copies, 2);
+    assert_int_equal(out.num_tokens, 8);
+    assert_ok(pkv_swap_detach(tier, out.swap));
+    end_swap(&target, tier, &out);
+    assert_int_equal(look_up_tier(tier, other, 0), 8);
+    compute_one(&target, manager, request, 10);
+    out = begin_out(tier, request);
+    assert_int_equal(out.num_copies, 1);
+    end_swap(&target, tier, &out);
+    assert_int_equal(look_up_tier(tier, other, 0), 12);
+    end_request(manager, request);
+    end_request(manager, other);
+    everything_is_back(manager, tier);
+}
+
+/* A block without step number counts as computed, but not before the copy that brings its start. */
+static void block_that_waits_for_its_copy_does_not_go_out(void **state) {
+    pkv_manager *manager = make_walk_manager(16, BLOCK_TOKENS);
+    pkv_tier *tier = make_tier(manager, SLOTS);
+    device target = make_device(0, BLOCK_TOKENS, 0);
+    pkv_request parent = open_prompt(manager, "0..9");
+    pkv_request child;
+    struct delayed out;
+
+    (void)state;
+    compute_one(&target, manager, parent, 0);
+    child = fork_of(manager, parent, 10);
+    append_tokens(manager, child, "80 81");
+    assert_ok(allocate(manager, child, 10, 2));
+    out = begin_out(tier, child);
+    assert_int_equal(out.num_copies, 2);
+    assert_ok(pkv_free(manager, child)); /* with it goes the pair */
+    assert_int_equal(run_copies(&target, manager), 0);
+    end_swap(&target, tier, &out);
+    end_request(manager, parent);
+    end_request(manager, child);
+    everything_is_back(manager, tier);
+}
+
+/* Two requests: with a swap, a block of one has as many owners as there are requests. */
+static void swap_is_no_owner_of_a_common_prefix(void **state) {
+    pkv_manager *manager = make_walk_manager(16, BLOCK_TOKENS);
+    pkv_tier *tier = make_tier(manager, SLOTS);
+    device target = make_device(0, BLOCK_TOKENS, 0);
+    pkv_request requests[3] = {
+        open_prompt(manager, "0..8"), open_prompt(manager, "60..68"), {0, 0}};
+    struct delayed out;
+    int32_t count = -1;
+
+    (void)state;
+    compute_one(&target, manager, requests[0], 0);
+    compute_one(&target, manager, requests[1], 0);
+    out = begin_out(tier, requests[0]);
+    assert_ok(pkv_get_num_common_prefix_blocks(manager, requests[0], 0, &count));
+    assert_int_equal(count, 0);
+    end_request(manager, requests[1]);
+    requests[2] = fork_of(manager, requests[0], 8);
+    assert_ok(pkv_get_num_common_prefix_blocks(manager, requests[0], 0, &count));
+    assert_int_equal(count, 2);
+    end_swap(&target, tier, &out);
+    end_request(manager, requests[0]);
+    end_request(manager, requests[2]);
+    everything_is_back(manager, tier);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         fixture_test(loading_parent_is_forked_when_it_is_loaded),
@@ -375,6 +455,9 @@ int main(void) {
         fixture_test(deferred_free_swap_and_child_hold_on_each_by_itself),
         fixture_test(failed_step_takes_a_fork_back_but_not_what_went_out),
         fixture_test(failed_step_of_a_load_keeps_what_was_loaded),
+        fixture_test(block_of_old_tokens_does_not_go_out_under_the_new_key),
+        fixture_test(block_that_waits_for_its_copy_does_not_go_out),
+        fixture_test(swap_is_no_owner_of_a_common_prefix),
     };
 
     return cmocka_run_group_tests_name("fork and swap", tests, NULL, NULL);

@@ -14,10 +14,11 @@
 
 #define DEFAULT_SEED 1
 #define DEFAULT_STEPS 100000
+#define DEFAULT_SWAP_STEPS 25000 /* its steps compare two pools */
 #define STEPS_PER_EPISODE 400
 #define EPISODES_PER_REPEAT 20
 
-static const char *const kind_names[SIM_NUM_KINDS] = {"pool", "chaos", "engine"};
+static const char *const kind_names[SIM_NUM_KINDS] = {"pool", "chaos", "engine", "swap"};
 
 /* What runs now, for the last words of a crash. */
 static sim_log the_log;
@@ -33,20 +34,20 @@ typedef struct options {
 } options;
 
 static void print_help(void) {
-    printf("usage: test_sim [--seed S] [--steps N] [--kind pool|chaos|engine] [--episode E] "
+    printf("usage: test_sim [--seed S] [--steps N] [--kind pool|chaos|engine|swap] [--episode E] "
            "[--trace]\n"
            "\n"
            "Runs library and naive model in lock-step, N steps of each kind.\n"
            "\n"
            "  --seed S      of the first episode; the following ones count up (default %d)\n"
-           "  --steps N     default %d\n"
+           "  --steps N     default %d, %d of the kind swap\n"
            "  --kind K      one kind only (default: all)\n"
            "  --episode E   one episode only, of seed E\n"
            "  --trace       print each call and its status to stderr\n"
            "  --help        this text\n"
            "\n"
            "Exit status: 0 no difference, 1 a difference, 2 wrong usage.\n",
-           DEFAULT_SEED, DEFAULT_STEPS);
+           DEFAULT_SEED, DEFAULT_STEPS, DEFAULT_SWAP_STEPS);
 }
 
 static void print_last_words(const char *what) {
@@ -101,10 +102,13 @@ static bool read_options(int argc, char **argv, options *own) {
 
 static void print_counts(int kind, const sim_counts *counts) {
     printf("%s: %lld steps in %lld episodes, %lld admissions with a hit, %lld reads right, "
-           "%lld copies, %lld partial hits; calls:",
+           "%lld copies, %lld partial hits, %lld blocks swapped out, %lld in, %lld swaps aborted; "
+           "calls:",
            kind_names[kind], (long long)counts->num_steps, (long long)counts->num_episodes,
            (long long)counts->num_hits, (long long)counts->num_reads_verified,
-           (long long)counts->num_copies, (long long)counts->num_partial_hits);
+           (long long)counts->num_copies, (long long)counts->num_partial_hits,
+           (long long)counts->num_swapped_out, (long long)counts->num_swapped_in,
+           (long long)counts->num_aborts);
     for (int i = 0; i < SIM_NUM_STATUSES; i++) {
         if (counts->num_calls[i] > 0) {
             printf(" %s %lld", pkv_status_name((pkv_status)(i + PKV_ERROR_CORRUPT)),
@@ -124,15 +128,20 @@ static bool is_worth_something(const options *own, int kind, const sim_counts *c
         PKV_ERROR_STALE_HANDLE, PKV_ERROR_LIMIT,  PKV_ERROR_UNSUPPORTED,
         PKV_ERROR_BUSY};
     static const pkv_status of_engine[] = {PKV_NO_FREE_BLOCKS, PKV_NO_FREE_ROWS, PKV_NEVER_FITS};
+    static const pkv_status of_swap[] = {PKV_NO_FREE_BLOCKS, PKV_NOT_FOUND, PKV_IN_PROGRESS,
+                                         PKV_ERROR_BUSY, PKV_ERROR_LIMIT};
     static const struct {
         const pkv_status *statuses;
         size_t num_statuses;
     } wanted[SIM_NUM_KINDS] = {{of_pool, sizeof of_pool / sizeof of_pool[0]},
                                {of_manager, sizeof of_manager / sizeof of_manager[0]},
-                               {of_engine, sizeof of_engine / sizeof of_engine[0]}};
+                               {of_engine, sizeof of_engine / sizeof of_engine[0]},
+                               {of_swap, sizeof of_swap / sizeof of_swap[0]}};
     bool is_worth =
         (kind == SIM_POOL || (counts->num_hits > 0 && counts->num_partial_hits > 0)) &&
-        (kind != SIM_ENGINE || (counts->num_reads_verified > 0 && counts->num_copies > 0));
+        (kind < SIM_ENGINE || (counts->num_reads_verified > 0 && counts->num_copies > 0)) &&
+        (kind != SIM_SWAP ||
+         (counts->num_swapped_out > 0 && counts->num_swapped_in > 0 && counts->num_aborts > 0));
 
     if (own->num_steps < DEFAULT_STEPS / 2 || own->is_one_episode) {
         return true;
@@ -218,10 +227,15 @@ int main(int argc, char **argv) {
     signal(SIGSEGV, on_crash);
     for (int kind = 0; kind < SIM_NUM_KINDS; kind++) {
         sim_counts counts = {0};
+        options of_kind = own;
+
         if (own.kind >= 0 && own.kind != kind) {
             continue;
         }
-        if (!run_kind(&own, kind, &counts)) {
+        if (kind == SIM_SWAP && own.num_steps == DEFAULT_STEPS) {
+            of_kind.num_steps = DEFAULT_SWAP_STEPS;
+        }
+        if (!run_kind(&of_kind, kind, &counts)) {
             return 1;
         }
         if (!is_worth_something(&own, kind, &counts)) {

@@ -487,6 +487,23 @@ static void windows_load_what_they_see(void **state) {
     end_tier(tier);
 }
 
+/* A window of one token sees nothing of the past: there is nothing to bring, and a caller that was
+ * offered tokens would look them up for ever. */
+static void what_no_token_sees_is_not_offered(void **state) {
+    pkv_group_config group = window_group(4, 1);
+    pkv_manager *manager = make_hybrid_manager(60, &group, 1);
+    pkv_tier *tier = make_tier(manager, 60);
+    pkv_swap_plan plan = make_plan(TIER_MAX_COPIES);
+    pkv_slots_args args = slots_of(0, 1);
+    pkv_request request = open_prompt(manager, "1..33");
+    pkv_swap swap;
+
+    (void)state;
+    assert_int_equal(look_up_tier(tier, request, 0), 0);
+    assert_int_equal(pkv_swap_in(tier, request, &args, NULL, &plan, &swap), PKV_NOT_FOUND);
+    end_tier(tier);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         fixture_test(only_full_keyed_blocks_go_out),
@@ -509,6 +526,7 @@ int main(void) {
         fixture_test(table_covers_what_is_loaded),
         fixture_test(lookups_pin_nothing),
         fixture_test(windows_load_what_they_see),
+        fixture_test(what_no_token_sees_is_not_offered),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

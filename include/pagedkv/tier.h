@@ -124,8 +124,9 @@ PKV_API pkv_status pkv_tier_get_fingerprint(const pkv_tier *tier, uint8_t *finge
  * [reads tier | O(blocks found), in windowed groups O(blocks of the request)]
  *
  * num_computed_tokens  from pkv_get_computed_blocks; only for a request without blocks.
- * num_external_tokens  0 when there are none; num_computed_tokens + it is at most num_tokens - 1,
- *                      since the last token must run to give logits.
+ * num_external_tokens  0 when there are none, or none that any later token sees;
+ *                      num_computed_tokens + it is at most num_tokens - 1, since the last token
+ *                      must run to give logits.
  *
  * Takes no reference and changes no order. Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT,
  * PKV_ERROR_STALE_HANDLE. */
@@ -163,9 +164,10 @@ PKV_API pkv_status pkv_swap_out(pkv_tier *tier,
  *        it may have hit what the step was to compute.
  * slots  may be NULL. plan->num_tokens says how many tokens come.
  *
- * Run the copies after what wrote the slots and before the step that reads the blocks. Nothing of
- * the request is published before the commit; then the loaded blocks are, and the others by the
- * next pkv_allocate_slots or pkv_cache_blocks. After an abort what the table holds behind
+ * Run the copies after what wrote the slots, after the fills of the blocks (pkv_take_fills) and
+ * before the step that reads them; what is being loaded is not computed meanwhile. Nothing of the
+ * request is published before the commit; then the loaded blocks are, and the others by the next
+ * pkv_allocate_slots or pkv_cache_blocks. After an abort what the table holds behind
  * num_new_computed_tokens is garbage: pkv_free the request and admit it again.
  *
  * Returns PKV_OK, PKV_NOT_FOUND (the tier has nothing, or a part of either hit is gone: look up

@@ -76,8 +76,19 @@ pkv_status pkv_get_new_block_ids(const pkv_manager *manager,
     return PKV_OK;
 }
 
-/* Whether every leased row has `block` in `column`. As many owners as rows say so at once, unless
- * tables that wait for a step own it, too, or keys of the caller put it twice into a row. */
+/* Whether the owners of a block may be others than different rows: tables that wait for a step,
+ * open swaps, or one row twice, by keys of the caller. */
+static bool has_other_owners(const pkv_manager *manager) {
+    for (const struct pkvi_holder *holder = manager->holders; holder; holder = holder->next) {
+        if (holder->num_open > 0) {
+            return true;
+        }
+    }
+    return manager->rows.num_held > 0 || manager->requests.num_caller_keyed > 0;
+}
+
+/* Whether every leased row has `block` in `column`. As many owners as rows say so at once where
+ * only rows own blocks. */
 static bool is_common(const pkv_manager *manager, int32_t g, int32_t column, pkv_block_id block) {
     const struct pkvi_row_map *rows = &manager->rows;
     int32_t num_owners = pkvi_manager_num_owners(manager, block);
@@ -85,7 +96,7 @@ static bool is_common(const pkv_manager *manager, int32_t g, int32_t column, pkv
     if (num_owners < rows->num_leased) {
         return false;
     }
-    if (rows->num_held == 0 && manager->requests.num_caller_keyed == 0) {
+    if (!has_other_owners(manager)) {
         return num_owners == rows->num_leased;
     }
     for (int32_t row = 1; row <= rows->max_rows; row++) {

@@ -151,6 +151,15 @@ pkv_block_id pkvi_prefix_index_find(struct pkvi_prefix_index *index,
                       num_tokens);
 }
 
+pkv_block_id pkvi_prefix_index_find_at(struct pkvi_prefix_index *index,
+                                       int32_t group,
+                                       const pkv_block_key *key,
+                                       struct pkvi_index_home home,
+                                       const int32_t *token_ids,
+                                       int32_t num_tokens) {
+    return find_block(index, group, key, home, token_ids, num_tokens);
+}
+
 /* Match `count` <= MATCH_PIECE keys that lie `stride` apart; returns how many were found. */
 static int32_t match_piece(struct pkvi_prefix_index *index,
                            const struct pkvi_key_cursor *cursor,

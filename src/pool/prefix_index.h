@@ -136,6 +136,14 @@ pkv_block_id pkvi_prefix_index_find(struct pkvi_prefix_index *index,
                                     const int32_t *token_ids,
                                     int32_t num_tokens);
 
+/* The same for a key whose home is known. */
+pkv_block_id pkvi_prefix_index_find_at(struct pkvi_prefix_index *index,
+                                       int32_t group,
+                                       const pkv_block_key *key,
+                                       struct pkvi_index_home home,
+                                       const int32_t *token_ids,
+                                       int32_t num_tokens);
+
 /* Add `block`, whose entry.key and state.group are set and have that home, as the youngest of its
  * key. Returns how many blocks carry the key now; 1 where copies are not counted. */
 int32_t pkvi_prefix_index_insert(struct pkvi_prefix_index *index,

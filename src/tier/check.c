@@ -109,23 +109,37 @@ static pkv_status check_pins(const pkv_tier *tier) {
                         tier->pool->states[culprit].ref_cnt);
 }
 
-/* T5. */
-static pkv_status check_flight_of(const pkv_tier *tier) {
-    for (pkv_block_id block = 0; block < tier->manager->pool->num_blocks; block++) {
-        int32_t f = tier->flight_of[block];
+/* T5: `num_copies` flights copy out, and each is found from its block. */
+static pkv_status check_flight_of(const pkv_tier *tier, int32_t num_copies) {
+    int32_t count = 0;
 
-        if (f != PKVI_NO_FLIGHT && (f < 0 || f >= tier->max_flights || !tier->flights[f].is_open ||
-                                    tier->flights[f].block != block)) {
-            return BROKEN(tier, "T5: block %d is said to be under way in flight %d", block, f);
+    for (pkv_block_id block = 0; block < tier->manager->pool->num_blocks; block++) {
+        for (int32_t f = tier->flight_of[block]; f != PKVI_NO_FLIGHT; f = tier->flights[f].older) {
+            if (f < 0 || f >= tier->max_flights || !tier->flights[f].is_open ||
+                tier->flights[f].block != block || ++count > num_copies) {
+                return BROKEN(tier, "T5: block %d is said to be under way in flight %d", block, f);
+            }
         }
     }
-    return PKV_OK;
+    return count == num_copies
+               ? PKV_OK
+               : BROKEN(tier, "T5: %d flights copy out, %d are found", num_copies, count);
+}
+
+static int32_t count_copies(const pkv_tier *tier, const struct pkvi_swap *swap) {
+    int32_t count = 0;
+
+    for (int32_t f = swap->first_flight; f != PKVI_NO_FLIGHT; f = tier->flights[f].next) {
+        count += !swap->is_inward && tier->flights[f].block != PKV_NULL_BLOCK ? 1 : 0;
+    }
+    return count;
 }
 
 pkv_status pkv_tier_check(const pkv_tier *tier) {
     int32_t num_open = 0;
     int32_t num_flights = 0;
     int32_t num_pins = 0;
+    int32_t num_copies = 0;
     pkv_status status;
 
     if (tier == NULL) {
@@ -141,6 +155,7 @@ pkv_status pkv_tier_check(const pkv_tier *tier) {
             num_open++;
             num_flights += tier->swaps[s].num_flights;
             status = check_swap(tier, &tier->swaps[s], &num_pins);
+            num_copies += status == PKV_OK ? count_copies(tier, &tier->swaps[s]) : 0;
         }
     }
     if (status == PKV_OK) {
@@ -152,5 +167,5 @@ pkv_status pkv_tier_check(const pkv_tier *tier) {
     if (status == PKV_OK) {
         status = check_pins(tier);
     }
-    return status == PKV_OK ? check_flight_of(tier) : status;
+    return status == PKV_OK ? check_flight_of(tier, num_copies) : status;
 }

@@ -76,6 +76,16 @@ static int32_t find_windowed(const pkv_tier *tier,
     return total;
 }
 
+int32_t pkvi_tier_count_columns(const pkv_tier *tier, int32_t local, int32_t total) {
+    int32_t count = 0;
+
+    for (int32_t g = 0; g < tier->manager->num_groups; g++) {
+        struct pkvi_tier_range range = pkvi_tier_columns(&tier->manager->groups[g], local, total);
+        count += range.end > range.first ? range.end - range.first : 0;
+    }
+    return count;
+}
+
 int32_t pkvi_tier_find(const pkv_tier *tier,
                        const struct pkvi_request *request,
                        int32_t local,
@@ -119,8 +129,10 @@ int32_t pkvi_tier_find_longest(const pkv_tier *tier,
             dropped = manager->groups[g].block_size;
         }
     }
-    return dropped == 0 || total == local ? total
-                                          : pkvi_tier_find(tier, request, local, total - dropped);
+    if (dropped > 0 && total > local) {
+        total = pkvi_tier_find(tier, request, local, total - dropped);
+    }
+    return pkvi_tier_count_columns(tier, local, total) > 0 ? total : local;
 }
 
 pkv_status pkv_tier_lookup(const pkv_tier *tier,

@@ -109,15 +109,23 @@ static void settle(const pkv_tier *tier,
     }
 }
 
+/* Take a flight out of those that copy its block out. */
+static void forget_copy(const pkv_tier *tier, int32_t f) {
+    int32_t *link = &tier->flight_of[tier->flights[f].block];
+
+    while (*link != f) {
+        link = &tier->flights[*link].older;
+    }
+    *link = tier->flights[f].older;
+}
+
 static void close_flights(pkv_tier *tier, struct pkvi_swap *swap) {
     if (swap->num_flights > 0) {
         for (int32_t f = swap->first_flight; f != PKVI_NO_FLIGHT; f = tier->flights[f].next) {
-            struct pkvi_flight *flight = &tier->flights[f];
-
-            flight->is_open = false;
-            if (!swap->is_inward && tier->flight_of[flight->block] == f) {
-                tier->flight_of[flight->block] = PKVI_NO_FLIGHT;
+            if (!swap->is_inward && tier->flights[f].block != PKV_NULL_BLOCK) {
+                forget_copy(tier, f);
             }
+            tier->flights[f].is_open = false;
         }
         tier->flights[swap->last_flight].next = tier->first_free_flight;
         tier->first_free_flight = swap->first_flight;

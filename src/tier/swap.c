@@ -1,27 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Planning swaps: which blocks go out to the tier, and the one transaction of a swap-in. How swaps
+/* Planning swaps: what a draft of draft.c becomes, and the one transaction of a swap-in. How swaps
  * end is in flight.c.
  *
- * The one idea: flights are drafted on the free list, which costs nothing to give up, and become
- * the swap's when nothing can fail any more. */
+ * The one idea: flights become the swap's when nothing can fail any more. */
 #include <string.h>
 
 #include "tier/tier.h"
 
-/* How far a plan reads the index ahead, and how many slots are taken together. */
-#define PLAN_AHEAD 16
+/* How many slots are taken together. */
 #define TAKE_TOGETHER 32
-
-/* A swap-out that is not decided yet. The first num_drafted flights of the free list are drafts. */
-struct draft {
-    int32_t next_free; /* the flight that the next draft takes */
-    int32_t num_flights;
-    int32_t num_copies;
-    int32_t num_kept_free; /* slots to keep that nobody else pins */
-    int32_t num_tokens;
-};
 
 /* Read a caller's plan. Its arrays are the caller's, so only the struct is copied. */
 static pkv_status read_plan(const pkv_tier *tier, const pkv_swap_plan *plan, pkv_swap_plan *own) {
@@ -57,7 +46,7 @@ static pkv_status check_room(const pkv_tier *tier,
 }
 
 /* Take a place for a swap, and the first `num_flights` of the free list, the last of which is
- * `last`. */
+ * `last`; they are to be marked open. */
 static struct pkvi_swap *open_swap(pkv_tier *tier, int32_t num_flights, int32_t last, bool inward) {
     struct pkvi_swap *swap = &tier->swaps[tier->first_free_swap];
     uint32_t generation = swap->generation + 1;
@@ -74,11 +63,6 @@ static struct pkvi_swap *open_swap(pkv_tier *tier, int32_t num_flights, int32_t 
     tier->flights[last].next = PKVI_NO_FLIGHT;
     tier->num_flights += num_flights;
     tier->holder.num_open++;
-    for (int32_t f = swap->first_flight, before = PKVI_NO_FLIGHT; f != PKVI_NO_FLIGHT;
-         before = f, f = tier->flights[f].next) {
-        tier->flights[f].previous = before;
-        tier->flights[f].is_open = true;
-    }
     return swap;
 }
 
@@ -98,203 +82,136 @@ static void write_tokens(const pkv_tier *tier,
                              block_size, out);
 }
 
-/* Add one copy to the plan, and its tokens to the pool of the target. */
-static void plan_flight(const pkv_tier *tier,
+/* Tokens of a copy: to the plan, and to the pool of the target. */
+static void plan_tokens(const pkv_tier *tier,
                         const struct pkvi_request *request,
                         const struct pkvi_flight *flight,
                         bool inward,
-                        pkv_swap_plan *own) {
-    pkv_pool *pool = inward ? tier->manager->pool : tier->pool;
-    pkv_block_id target = inward ? flight->block : flight->slot;
-    int32_t i = own->num_copies++;
+                        const pkv_swap_plan *own) {
+    const pkv_pool *pool = inward ? tier->manager->pool : tier->pool;
+    size_t target = (size_t)(inward ? flight->block : flight->slot);
+
+    if (own->token_ids != NULL) {
+        size_t most = 1;
+        for (int32_t g = 0; g < tier->manager->num_groups; g++) {
+            size_t block_size = (size_t)tier->manager->groups[g].block_size;
+            most = most > block_size ? most : block_size;
+        }
+        write_tokens(tier, request, flight, own->token_ids + (size_t)own->num_copies * most);
+    }
+    if (pool->stored_tokens != NULL) {
+        write_tokens(tier, request, flight,
+                     pool->stored_tokens + target * (size_t)pool->index->tokens_per_block);
+    }
+}
+
+/* Add one copy to the plan. */
+static inline void plan_flight(const pkv_tier *tier,
+                               const struct pkvi_request *request,
+                               const struct pkvi_flight *flight,
+                               bool inward,
+                               pkv_swap_plan *own) {
+    int32_t i = own->num_copies;
 
     own->copies[i].source = inward ? flight->slot : flight->block;
-    own->copies[i].target = target;
+    own->copies[i].target = inward ? flight->block : flight->slot;
     if (own->groups != NULL) {
         own->groups[i] = flight->group;
     }
     if (own->keys != NULL) {
         own->keys[i] = flight->key;
     }
-    if (own->token_ids != NULL) {
-        int32_t most = 1;
-        for (int32_t g = 0; g < tier->manager->num_groups; g++) {
-            int32_t block_size = tier->manager->groups[g].block_size;
-            most = most > block_size ? most : block_size;
-        }
-        write_tokens(tier, request, flight, own->token_ids + (size_t)i * (size_t)most);
+    if (own->token_ids != NULL || tier->pool->stored_tokens != NULL) {
+        plan_tokens(tier, request, flight, inward, own);
     }
-    if (pool->stored_tokens != NULL) {
-        write_tokens(tier, request, flight,
-                     pool->stored_tokens + (size_t)target * (size_t)pool->index->tokens_per_block);
-    }
+    own->num_copies++;
 }
 
 /* ---- out ------------------------------------------------------------------------------------- */
 
-/* Whether an open swap brings the block to the tier already. */
-static bool is_under_way(const pkv_tier *tier, pkv_block_id block, const pkv_block_key *key) {
-    int32_t f = tier->flight_of[block];
-
-    return f != PKVI_NO_FLIGHT && tier->flights[f].is_open && tier->flights[f].block == block &&
-           pkvi_key_equal(&tier->flights[f].key, key);
-}
-
-/* Block PKV_NULL_BLOCK: only the slot is kept. */
-static inline void add_draft(const pkv_tier *tier,
-                             struct draft *draft,
-                             const pkv_block_key *key,
-                             int32_t g,
-                             int32_t column,
-                             pkv_block_id block,
-                             pkv_block_id slot) {
-    draft->num_flights++;
-    draft->num_copies += block != PKV_NULL_BLOCK ? 1 : 0;
-    if (draft->next_free != PKVI_NO_FLIGHT) {
-        struct pkvi_flight *place = &tier->flights[draft->next_free];
-
-        place->key = *key;
-        place->block = block;
-        place->slot = slot;
-        place->group = g;
-        place->column = column;
-        draft->next_free = place->next;
+/* Pin the slots that a swap keeps, so that none of them is evicted for its copies. */
+static void pin_kept(pkv_tier *tier, const struct pkvi_swap *swap) {
+    for (int32_t f = swap->first_flight; f != PKVI_NO_FLIGHT; f = tier->flights[f].next) {
+        if (tier->flights[f].block == PKV_NULL_BLOCK) {
+            pkvi_pool_touch_block(tier->pool, tier->flights[f].slot);
+        }
     }
 }
 
-/* Draft what one group's table has: copies, and slots to keep. Coverage ends at the first block
- * that is neither in the tier nor on its way. */
-static void draft_group(const pkv_tier *tier,
-                        const struct pkvi_request *request,
-                        int32_t g,
-                        struct draft *draft) {
-    const pkv_manager *manager = tier->manager;
-    const struct pkvi_group *group = &manager->groups[g];
-    const pkv_block_id *cells = pkvi_manager_cells(manager, g, request->row);
-    bool with_tokens = tier->pool->stored_tokens != NULL;
-    int32_t num_blocks = pkvi_manager_row(manager, g, request->row)->num_blocks;
-    int32_t num_keyed = request->num_keys / group->key_stride;
-    int32_t end = num_blocks < num_keyed ? num_blocks : num_keyed;
-    int32_t covered = end;
-    struct pkvi_key_cursor cursor =
-        pkvi_request_keys(&manager->requests, request, group->key_stride, 0, with_tokens);
-    struct pkvi_key_cursor ahead = cursor;
-    int32_t num_ahead = 0;
+/* Give slots to copies of one group, pin their blocks and plan them. */
+static void take_piece(pkv_tier *tier,
+                       const struct pkvi_request *request,
+                       const int32_t *flights,
+                       int32_t count,
+                       pkv_swap_plan *own) {
+    pkv_block_id slots[TAKE_TOGETHER];
 
-    for (int32_t i = 0; i < end; i++, pkvi_key_cursor_advance(&cursor)) {
-        const struct pkvi_block_state *state = &manager->pool->states[cells[i]];
-        const pkv_block_key *key = pkvi_key_cursor_key(&cursor);
-        pkv_block_id slot;
-
-        for (; num_ahead < end && num_ahead < i + PLAN_AHEAD; num_ahead++) {
-            (void)pkvi_prefix_index_approach(tier->pool->index, g, pkvi_key_cursor_key(&ahead));
-            pkvi_key_cursor_advance(&ahead);
-        }
-        if (cells[i] == PKV_NULL_BLOCK || is_under_way(tier, cells[i], key)) {
-            continue;
-        }
-        if (!state->is_keyed || pkvi_publish_log_step(&manager->pool->log, cells[i]) != 0) {
-            covered = covered < i ? covered : i;
-            continue;
-        }
-        slot = pkvi_prefix_index_find(tier->pool->index, g, key, pkvi_key_cursor_tokens(&cursor),
-                                      group->block_size);
-        if (slot != PKV_NULL_BLOCK) {
-            draft->num_kept_free += tier->pool->states[slot].ref_cnt == 0 ? 1 : 0;
-        }
-        add_draft(tier, draft, key, g, i, slot == PKV_NULL_BLOCK ? cells[i] : PKV_NULL_BLOCK, slot);
+    if (count == 0) {
+        return;
     }
-    if (covered * group->block_size < draft->num_tokens) {
-        draft->num_tokens = covered * group->block_size;
-    }
-}
+    pkvi_pool_take(tier->pool, tier->flights[flights[0]].group, count, slots);
+    for (int32_t i = 0; i < count; i++) {
+        struct pkvi_flight *flight = &tier->flights[flights[i]];
 
-/* Give slots to the drafted copies. What is kept has been pinned, so none of it is evicted. */
-static void take_slots(pkv_tier *tier, struct pkvi_swap *swap) {
-    int32_t f = swap->first_flight;
-
-    while (f != PKVI_NO_FLIGHT) {
-        pkv_block_id slots[TAKE_TOGETHER];
-        int32_t group = tier->flights[f].group;
-        int32_t count = 0;
-        int32_t last = f;
-
-        for (;
-             last != PKVI_NO_FLIGHT && tier->flights[last].group == group && count < TAKE_TOGETHER;
-             last = tier->flights[last].next) {
-            count += tier->flights[last].block != PKV_NULL_BLOCK ? 1 : 0;
-        }
-        pkvi_pool_take(tier->pool, group, count, slots);
-        for (count = 0; f != last; f = tier->flights[f].next) {
-            if (tier->flights[f].block != PKV_NULL_BLOCK) {
-                tier->flights[f].slot = slots[count++];
-            }
-        }
+        flight->slot = slots[i];
+        flight->older = tier->flight_of[flight->block];
+        tier->flight_of[flight->block] = flights[i];
+        pkvi_pool_touch_block(tier->manager->pool, flight->block);
+        plan_flight(tier, request, flight, false, own);
     }
 }
 
 /* Everything that changes; nothing here can fail. */
 static void perform_out(pkv_tier *tier,
                         const struct pkvi_request *request,
-                        struct pkvi_swap *swap,
+                        const struct pkvi_swap *swap,
+                        int32_t num_copies,
                         pkv_swap_plan *own) {
-    for (int32_t f = swap->first_flight; f != PKVI_NO_FLIGHT; f = tier->flights[f].next) {
-        const struct pkvi_flight *flight = &tier->flights[f];
-
-        if (flight->block == PKV_NULL_BLOCK) {
-            pkvi_pool_touch_block(tier->pool, flight->slot);
-        } else {
-            pkvi_pool_touch_block(tier->manager->pool, flight->block);
-            tier->num_pins++;
-            tier->flight_of[flight->block] = f;
-        }
-    }
-    take_slots(tier, swap);
-    for (int32_t f = swap->first_flight; f != PKVI_NO_FLIGHT; f = tier->flights[f].next) {
-        if (tier->flights[f].block != PKV_NULL_BLOCK) {
-            plan_flight(tier, request, &tier->flights[f], false, own);
-        }
-    }
-    tier->counters.num_swap_outs++;
-    tier->counters.num_blocks_out += (uint64_t)own->num_copies;
-    tier->counters.num_blocks_kept += (uint64_t)(swap->num_flights - own->num_copies);
-}
-
-/* Slots that are in the tier already only become the last to be evicted, the end of the prefix
- * first. */
-static void touch_kept(const pkv_tier *tier, const struct draft *draft) {
+    int32_t piece[TAKE_TOGETHER];
     int32_t previous = PKVI_NO_FLIGHT;
-    int32_t f = tier->first_free_flight;
+    int32_t count = 0;
+    int32_t group = 0;
 
-    for (int32_t i = 0; i < draft->num_flights; i++, f = tier->flights[f].next) {
-        tier->flights[f].previous = previous;
+    if (num_copies < swap->num_flights) {
+        pin_kept(tier, swap);
+    }
+    for (int32_t f = swap->first_flight; f != PKVI_NO_FLIGHT; f = tier->flights[f].next) {
+        struct pkvi_flight *flight = &tier->flights[f];
+
+        flight->previous = previous;
+        flight->is_open = true;
         previous = f;
-    }
-    for (int32_t i = 0; i < draft->num_flights; i++, previous = tier->flights[previous].previous) {
-        pkv_block_id slot = tier->flights[previous].slot;
-        if (tier->pool->states[slot].ref_cnt == 0) {
-            pkvi_free_queue_remove(&tier->pool->free_queue, slot);
-            pkvi_free_queue_append(&tier->pool->free_queue, slot);
+        if (flight->block == PKV_NULL_BLOCK) {
+            continue;
         }
+        if (count == TAKE_TOGETHER || flight->group != group) {
+            take_piece(tier, request, piece, count, own);
+            count = 0;
+        }
+        group = flight->group;
+        piece[count++] = f;
     }
+    take_piece(tier, request, piece, count, own);
+    tier->num_pins += num_copies;
+    tier->counters.num_swap_outs++;
+    tier->counters.num_blocks_out += (uint64_t)num_copies;
+    tier->counters.num_blocks_kept += (uint64_t)(swap->num_flights - num_copies);
 }
 
 static pkv_status swap_out(pkv_tier *tier,
                            const struct pkvi_request *request,
                            pkv_swap_plan *own,
                            pkv_swap *out) {
-    struct draft draft = {tier->first_free_flight, 0, 0, 0, request->num_tokens};
+    struct pkvi_draft draft;
     struct pkvi_swap *swap;
     int32_t last = tier->first_free_flight;
     pkv_status status;
 
-    for (int32_t g = 0; g < tier->manager->num_groups; g++) {
-        draft_group(tier, request, g, &draft);
-    }
+    pkvi_tier_draft(tier, request, &draft);
     own->num_tokens = draft.num_tokens;
     if (draft.num_copies == 0) {
         if (draft.num_flights <= tier->max_flights - tier->num_flights) {
-            touch_kept(tier, &draft);
+            pkvi_tier_touch_kept(tier, &draft);
         }
         return PKV_NOT_FOUND;
     }
@@ -314,7 +231,7 @@ static pkv_status swap_out(pkv_tier *tier,
         last = tier->flights[last].next;
     }
     swap = open_swap(tier, draft.num_flights, last, false);
-    perform_out(tier, request, swap, own);
+    perform_out(tier, request, swap, draft.num_copies, own);
     *out = handle_of(tier, swap);
     return PKV_OK;
 }
@@ -379,24 +296,16 @@ static int32_t find_total(const pkv_tier *tier,
     return local + wanted;
 }
 
-static int32_t count_columns(const pkv_tier *tier, int32_t local, int32_t total) {
-    int32_t count = 0;
-
-    for (int32_t g = 0; g < tier->manager->num_groups; g++) {
-        struct pkvi_tier_range range = pkvi_tier_columns(&tier->manager->groups[g], local, total);
-        count += range.end > range.first ? range.end - range.first : 0;
-    }
-    return count;
-}
-
-/* Draft the flights of a load on the free list; returns the last. */
-static int32_t draft_load(pkv_tier *tier,
-                          const struct pkvi_request *request,
-                          int32_t local,
-                          int32_t total) {
+/* Fill flights of the free list with the columns of a load, pin both ends of each and plan it;
+ * returns the last. */
+static int32_t load_columns(pkv_tier *tier,
+                            const struct pkvi_request *request,
+                            int32_t local,
+                            int32_t total,
+                            pkv_swap_plan *own) {
     const pkv_manager *manager = tier->manager;
+    int32_t previous = PKVI_NO_FLIGHT;
     int32_t f = tier->first_free_flight;
-    int32_t last = f;
 
     for (int32_t g = 0; g < manager->num_groups; g++) {
         const struct pkvi_group *group = &manager->groups[g];
@@ -407,22 +316,23 @@ static int32_t draft_load(pkv_tier *tier,
 
         for (int32_t i = range.first; i < range.end; i++, pkvi_key_cursor_advance(&cursor)) {
             struct pkvi_flight *flight = &tier->flights[f];
-            int32_t next = flight->next;
 
             PKV_ASSERT(cells[i] != PKV_NULL_BLOCK && tier->found[g][i] != PKV_NULL_BLOCK);
-            *flight = (struct pkvi_flight){*pkvi_key_cursor_key(&cursor),
-                                           cells[i],
-                                           tier->found[g][i],
-                                           g,
-                                           i,
-                                           PKVI_NO_FLIGHT,
-                                           next,
-                                           false};
-            last = f;
-            f = next;
+            flight->key = *pkvi_key_cursor_key(&cursor);
+            flight->block = cells[i];
+            flight->slot = tier->found[g][i];
+            flight->group = g;
+            flight->column = i;
+            flight->previous = previous;
+            flight->is_open = true;
+            pkvi_pool_touch_block(tier->pool, flight->slot);
+            pkvi_pool_touch_block(manager->pool, flight->block);
+            plan_flight(tier, request, flight, true, own);
+            previous = f;
+            f = flight->next;
         }
     }
-    return last;
+    return previous;
 }
 
 /* The load of a request that has its table; nothing here can fail. */
@@ -432,19 +342,14 @@ static pkv_swap perform_in(pkv_tier *tier,
                            int32_t local,
                            int32_t total,
                            pkv_swap_plan *own) {
-    int32_t last = draft_load(tier, request, local, total);
-    struct pkvi_swap *swap = open_swap(tier, count_columns(tier, local, total), last, true);
+    int32_t last = load_columns(tier, request, local, total, own);
+    struct pkvi_swap *swap = open_swap(tier, own->num_copies, last, true);
 
     swap->request = handle;
     swap->allocation = request->num_allocations;
     swap->num_tokens = total;
     request->loading_allocation = request->num_allocations;
-    for (int32_t f = swap->first_flight; f != PKVI_NO_FLIGHT; f = tier->flights[f].next) {
-        pkvi_pool_touch_block(tier->pool, tier->flights[f].slot);
-        pkvi_pool_touch_block(tier->manager->pool, tier->flights[f].block);
-        tier->num_pins++;
-        plan_flight(tier, request, &tier->flights[f], true, own);
-    }
+    tier->num_pins += own->num_copies;
     own->num_tokens = total - local;
     tier->counters.num_swap_ins++;
     tier->counters.num_blocks_in += (uint64_t)own->num_copies;
@@ -466,7 +371,7 @@ static pkv_status swap_in(pkv_tier *tier,
         return status;
     }
     *total = find_total(tier, request, args);
-    count = count_columns(tier, local, *total);
+    count = pkvi_tier_count_columns(tier, local, *total);
     if (*total == local || count == 0) {
         return PKV_NOT_FOUND;
     }

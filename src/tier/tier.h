@@ -2,8 +2,9 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* The inside of a tier: the pool of slots, the open swaps and their flights, and the helpers that
- * its files share. Life and content are in tier.c, what the tier holds of a request in find.c,
- * planning in swap.c, the ends of swaps in flight.c, the checker in check.c.
+ * its files share. Life and content are in tier.c, what the tier holds of a request in find.c, what a
+ * swap-out would do in draft.c, planning in swap.c, the ends of swaps in flight.c, the checker in
+ * check.c.
  *
  * The one idea: a flight is one block under way, and the only thing that pins: everything that a
  * swap holds is in its list of flights, so that ending a swap is walking that list. */
@@ -25,6 +26,7 @@ struct pkvi_flight {
     int32_t group;
     int32_t column; /* of the block in the request's table */
     int32_t previous, next;
+    int32_t older; /* open flight that copies the same block out, see flight_of */
     bool is_open;
 };
 
@@ -60,7 +62,8 @@ struct pkv_tier {
     int32_t first_free_flight;
     int32_t num_flights;  /* of open swaps */
     int32_t num_pins;     /* references to blocks of the manager */
-    int32_t *flight_of;   /* [blocks of the manager] flight that copied it out last; see T5 */
+    int32_t *flight_of;   /* [blocks of the manager] open flight that copies it out, the youngest; a
+                             block that was detached and used again has older ones, see T5 */
     pkv_block_id **found; /* [groups][width] slots of the last search, by column */
     struct pkvi_error_text *error; /* apart, since const readers can fail */
     struct pkvi_tier_counters counters;
@@ -93,6 +96,9 @@ static inline struct pkvi_tier_range pkvi_tier_columns(const struct pkvi_group *
     return range;
 }
 
+/* Copies that such a load is, in all groups; none where windows see nothing of these tokens. */
+int32_t pkvi_tier_count_columns(const pkv_tier *tier, int32_t local, int32_t total);
+
 /* The largest total <= `most`, above `local`, so that the tier holds all that every group needs of
  * tokens [local, total); or `local`. The slots go to tier->found. */
 int32_t pkvi_tier_find(const pkv_tier *tier,
@@ -100,10 +106,28 @@ int32_t pkvi_tier_find(const pkv_tier *tier,
                        int32_t local,
                        int32_t most);
 
-/* The same with no limit but the request's own, and a block less for draft layers. */
+/* The same with no limit but the request's own, and a block less for draft layers; `local` where
+ * nothing would be copied. */
 int32_t pkvi_tier_find_longest(const pkv_tier *tier,
                                const struct pkvi_request *request,
                                int32_t local);
+
+/* A swap-out that is not decided yet. The first num_drafted flights of the free list are drafts. */
+struct pkvi_draft {
+    int32_t next_free; /* the flight that the next draft takes */
+    int32_t num_flights;
+    int32_t num_copies;
+    int32_t num_kept_free; /* slots to keep that nobody else pins */
+    int32_t num_tokens;
+};
+
+void pkvi_tier_draft(const pkv_tier *tier,
+                     const struct pkvi_request *request,
+                     struct pkvi_draft *draft);
+
+/* Slots that are in the tier already only become the last to be evicted, the end of the prefix
+ * first. */
+void pkvi_tier_touch_kept(const pkv_tier *tier, const struct pkvi_draft *draft);
 
 /* End a swap: publish its targets where `publishes`, let go of everything. */
 void pkvi_tier_end_swap(pkv_tier *tier, struct pkvi_swap *swap, bool publishes);

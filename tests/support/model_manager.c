@@ -194,8 +194,9 @@ void model_publish(model_manager *model,
                    int32_t num_tokens,
                    uint64_t step,
                    bool is_computed) {
-    for (int32_t group = 0; group < model->num_groups && !model->pool.disable_prefix_cache;
-         group++) {
+    bool publishes = !model->pool.disable_prefix_cache && !model_is_loading(model, request);
+
+    for (int32_t group = 0; group < model->num_groups && publishes; group++) {
         int32_t full = num_full_columns(model, request, group, num_tokens);
         if (full > request->num_cached[group]) {
             publish_group(model, request, group, full, step, is_computed);

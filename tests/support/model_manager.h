@@ -45,9 +45,12 @@ typedef struct model_held {
     model_table tables[MODEL_MAX_GROUPS];
 } model_held;
 
+struct model_tier;
+
 typedef struct model_manager {
     model_contents contents;
     model_pool pool;
+    const struct model_tier *tier; /* whose swaps pin blocks, see model_swap.h; NULL: none */
     pkv_group_config groups[MODEL_MAX_GROUPS];
     int32_t num_groups, hash_block_size, alignment;
     int32_t max_model_len, max_rows, max_requests, max_held_rows;
@@ -175,6 +178,15 @@ void model_publish(model_manager *model,
                    bool is_computed);
 void model_drop_skipped(model_manager *model, model_request *request, int32_t num_processed_tokens);
 void model_release_tables(model_manager *model, model_table *tables);
+
+/* ---- swaps, model_swap.c --------------------------------------------------------------------- */
+
+/* Whether the blocks of the request wait for a swap-in that is open. */
+bool model_is_loading(const model_manager *model, const model_request *request);
+
+/* Whether an open swap pins this block. */
+bool model_is_in_flight(const model_manager *model, pkv_block_id id);
+bool model_has_open_swaps(const model_manager *model);
 
 /* ---- sharing --------------------------------------------------------------------------------- */
 

@@ -207,6 +207,9 @@ static model_statuses check_fork(const model_manager *model,
     int64_t reserved = parent->max_num_tokens;
     int32_t num_open = 0;
 
+    if (model_is_loading(model, parent)) {
+        return MODEL_BUSY;
+    }
     if (num_computed_tokens < 0 || num_computed_tokens > parent->num_tokens) {
         return MODEL_INVALID;
     }
@@ -309,6 +312,9 @@ model_statuses model_truncate(model_manager *model, model_request *request, int3
     }
     if (num_tokens == request->num_tokens) {
         return MODEL_OK;
+    }
+    if (model_is_loading(model, request)) {
+        return MODEL_BUSY;
     }
     for (int32_t group = 0; group < model->num_groups; group++) {
         held = min_of(held, request->tables[group].num_blocks * model->groups[group].block_size);

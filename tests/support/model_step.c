@@ -170,7 +170,7 @@ model_statuses model_evict(model_manager *model, const pkv_block_id *ids, int32_
 }
 
 model_statuses model_reset(model_manager *model) {
-    return model_pool_reset(&model->pool) ? MODEL_OK : MODEL_BUSY;
+    return !model_has_open_swaps(model) && model_pool_reset(&model->pool) ? MODEL_OK : MODEL_BUSY;
 }
 
 /* Whether every table of the group has this block in this column. */
@@ -214,19 +214,18 @@ static bool is_in_tables(const model_manager *model, const model_table *tables, 
     return false;
 }
 
+/* Blocks that tables of requests and waiting copies do not name, but held tables or swaps do. */
 int32_t model_num_pending_blocks(const model_manager *model) {
     int32_t count = 0;
 
-    for (int32_t id = 1; id < model->pool.num_blocks && model->num_held > 0; id++) {
-        bool is_held = false;
-        for (int32_t i = 0; i < model->num_held && !is_held; i++) {
-            is_held = is_in_tables(model, model->held[i].tables, id) && !model_is_pinned(model, id);
-        }
-        for (int32_t i = 0; i < MODEL_MAX_REQUESTS && is_held; i++) {
-            is_held =
+    for (int32_t id = 1; id < model->pool.num_blocks; id++) {
+        bool is_pending = model->pool.blocks[id].ref_cnt > 0 && !model_is_pinned(model, id) &&
+                          (model->num_held > 0 || model_is_in_flight(model, id));
+        for (int32_t i = 0; i < MODEL_MAX_REQUESTS && is_pending; i++) {
+            is_pending =
                 !model->requests[i].is_open || !is_in_tables(model, model->requests[i].tables, id);
         }
-        count += is_held ? 1 : 0;
+        count += is_pending ? 1 : 0;
     }
     return count;
 }

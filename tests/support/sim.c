@@ -94,7 +94,10 @@ void sim_run_episode(
         sim_run_chaos(source, max_steps, log, counts);
         break;
     case SIM_ENGINE:
-        sim_run_engine(source, max_steps, log, counts);
+        sim_run_engine(source, max_steps, log, counts, false);
+        break;
+    case SIM_SWAP:
+        sim_run_engine(source, max_steps, log, counts, true);
         break;
     default:
         sim_problem(log, "there is no simulator %d", (int)kind);

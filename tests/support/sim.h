@@ -48,6 +48,7 @@ typedef struct sim_counts {
     int64_t num_partial_hits;            /* of these: such that went on into a block */
     int64_t num_copies;                  /* blocks copied on write */
     int64_t num_reads_verified;          /* tokens read through tables and found right */
+    int64_t num_swapped_out, num_swapped_in, num_aborts; /* blocks planned; swaps aborted */
     uint64_t digest; /* of all statuses, and of what the library was free to choose */
 } sim_counts;
 
@@ -58,12 +59,13 @@ void sim_expect_status(sim_log *log, sim_counts *counts, pkv_status status, uint
 void sim_digest(sim_counts *counts, uint64_t value);
 
 typedef enum sim_kind {
-    SIM_POOL = 0,  /* pkv_pool_* alone */
-    SIM_CHAOS = 1, /* a manager, called in any order with any numbers */
-    SIM_ENGINE = 2 /* a manager, called as an engine does, with the content of blocks mirrored */
+    SIM_POOL = 0,   /* pkv_pool_* alone */
+    SIM_CHAOS = 1,  /* a manager, called in any order with any numbers */
+    SIM_ENGINE = 2, /* a manager, called as an engine does, with the content of blocks mirrored */
+    SIM_SWAP = 3    /* such an engine with a tier, the content of its slots mirrored, too */
 } sim_kind;
 
-#define SIM_NUM_KINDS 3
+#define SIM_NUM_KINDS 4
 
 /* Run one episode: draw a configuration, then at most `max_steps` calls. */
 void sim_run_episode(

@@ -262,6 +262,12 @@ static void do_allocate(sim *self) {
     pkv_slots slots;
 
     draw_slots_args(self, slot, handle, &args);
+    /* What is being loaded is not computed at the same time. */
+    if (slot >= 0 && model_is_loading(&self->model, &self->model.requests[slot])) {
+        int32_t loaded = model_num_loading_tokens(&self->tier_model, &self->model.requests[slot]);
+        args.num_computed_tokens =
+            args.num_computed_tokens < loaded ? loaded : args.num_computed_tokens;
+    }
     if (sim_call_allocate(self, handle, &args, &slots) == PKV_OK && slot >= 0) {
         int64_t computed = (int64_t)args.num_computed_tokens + args.num_new_computed_tokens +
                            args.num_external_computed_tokens + args.num_new_tokens;
@@ -444,6 +450,98 @@ static void do_drain(sim *self) {
     }
 }
 
+/* ---- swaps ----------------------------------------------------------------------------------- */
+
+static pkv_swap draw_swap(sim *self) {
+    const model_swap *swap = &self->tier_model.swaps[sim_draw(self, MODEL_MAX_SWAPS)];
+    pkv_swap handle = swap->handle; /* of an open swap, a closed one, or of none */
+
+    handle.generation += sim_once_in(self, 30) ? 1 : 0;
+    handle.index = sim_once_in(self, 60) ? UINT32_MAX : handle.index;
+    return handle;
+}
+
+/* Keep what a request has, let it go and evict everything, so that there is something to load. */
+static void do_swap_out(sim *self) {
+    pkv_block_id ids[MODEL_MAX_BLOCKS];
+    int32_t slot;
+    int32_t place;
+    pkv_request handle = draw_handle(self, &slot);
+
+    if (sim_call_swap_out(self, handle, sim_once_in(self, 10) ? distort(self, 3) : 400, &place) !=
+            PKV_OK ||
+        place < 0 || sim_once_in(self, 3)) {
+        return;
+    }
+    (void)sim_call_free(self, handle);
+    (void)sim_call_swap_end(self, self->tier_model.swaps[place].handle, true);
+    for (int32_t id = 0; id < self->model.pool.num_blocks; id++) {
+        ids[id] = id;
+    }
+    (void)sim_call_evict(self, ids, self->model.pool.num_blocks);
+    self->states[slot] = (sim_request){0, 0, 0};
+}
+
+static void do_swap_in(sim *self) {
+    pkv_slots_args args = {.struct_size = sizeof args, .step = draw_step(self)};
+    int32_t slot;
+    pkv_request handle = draw_handle(self, &slot);
+    int32_t hit = slot >= 0 ? model_lookup(&self->model, &self->model.requests[slot]) : 0;
+    int32_t external;
+    int32_t place;
+
+    args.num_new_computed_tokens = sim_once_in(self, 20) ? distort(self, hit) : hit;
+    (void)sim_call_tier_lookup(self, handle, args.num_new_computed_tokens, &external);
+    if (sim_once_in(self, 3)) {
+        args.num_external_computed_tokens =
+            sim_once_in(self, 8) ? distort(self, external) : external;
+    }
+    args.num_computed_tokens = sim_once_in(self, 40) ? distort(self, 1) : 0;
+    args.num_new_tokens = sim_once_in(self, 2) ? 0 : distort(self, 1 + sim_draw(self, 9));
+    args.num_lookahead_tokens = sim_once_in(self, 6) ? distort(self, 4) : 0;
+    args.full_sequence_must_fit = sim_once_in(self, 4);
+    if (sim_call_swap_in(self, handle, &args, sim_once_in(self, 10) ? distort(self, 3) : 400,
+                         &place) == PKV_OK &&
+        slot >= 0) {
+        self->states[slot].num_computed_tokens = args.num_new_computed_tokens + external;
+    }
+}
+
+static void do_swap(sim *self) {
+    pkv_block_id id;
+
+    if (self->tier == NULL) {
+        return;
+    }
+    switch (sim_draw(self, 12)) {
+    case 0:
+        (void)sim_call_swap_detach(self, draw_swap(self));
+        break;
+    case 1:
+    case 2:
+    case 3:
+        (void)sim_call_swap_end(self, draw_swap(self), !sim_once_in(self, 3));
+        break;
+    case 4:
+        id = distort(self, sim_draw(self, self->tier_model.pool.num_blocks));
+        (void)sim_call_tier_evict(self, &id, 1);
+        break;
+    case 5:
+        if (sim_once_in(self, 12)) {
+            (void)sim_call_tier_reset(self);
+        }
+        break;
+    case 6:
+    case 7:
+    case 8:
+        do_swap_in(self);
+        break;
+    default:
+        do_swap_out(self);
+        break;
+    }
+}
+
 /* ---- the run --------------------------------------------------------------------------------- */
 
 static void do_one(sim *self) {
@@ -453,8 +551,8 @@ static void do_one(sim *self) {
     } calls[] = {{20, do_open},  {12, do_append},   {4, do_append_keys},  {12, do_close},
                  {4, do_lookup}, {60, do_allocate}, {5, do_cache_blocks}, {4, do_remove_skipped},
                  {14, do_free},  {14, do_step},     {8, do_batch},        {18, do_drain},
-                 {10, do_fork}};
-    int32_t chosen = sim_draw(self, 185);
+                 {10, do_fork},  {30, do_swap}};
+    int32_t chosen = sim_draw(self, 215);
     int32_t rare = sim_draw(self, 100);
 
     /* Mostly a step that may be used: not gone back to, not complete. */
@@ -480,7 +578,7 @@ static void do_one(sim *self) {
 void sim_run_chaos(test_source *source, int64_t max_steps, sim_log *log, sim_counts *counts) {
     sim *self = &the_sim;
 
-    if (!sim_open(self, source, log, counts, false)) {
+    if (!sim_open(self, source, log, counts, false, 3)) {
         return;
     }
     for (log->step = 0; log->step < max_steps && !source->is_exhausted && !log->has_failed &&

@@ -262,4 +262,7 @@ void sim_compare(sim *self) {
     if (pkv_manager_check(self->manager) != PKV_OK) {
         sim_problem(self->log, "the checker: %s", pkv_manager_last_error(self->manager));
     }
+    if (self->tier != NULL) {
+        sim_compare_tier(self);
+    }
 }

@@ -246,11 +246,19 @@ static bool create(sim *self) {
     return true;
 }
 
-bool sim_open(sim *self, test_source *source, sim_log *log, sim_counts *counts, bool is_engine) {
+bool sim_open(sim *self,
+              test_source *source,
+              sim_log *log,
+              sim_counts *counts,
+              bool is_engine,
+              int32_t tier_in) {
+    bool has_tier;
+
     self->source = source;
     self->log = log;
     self->counts = counts;
     self->manager = NULL;
+    self->tier = NULL;
     self->step = 0;
     self->num_handles = 0;
     self->has_false_keys = false;
@@ -262,7 +270,8 @@ bool sim_open(sim *self, test_source *source, sim_log *log, sim_counts *counts, 
     self->config.struct_size = sizeof self->config;
     draw_groups(self);
     draw_sizes(self, is_engine);
-    self->config.disable_prefix_cache = sim_once_in(self, 12);
+    has_tier = sim_once_in(self, tier_in);
+    self->config.disable_prefix_cache = !has_tier && sim_once_in(self, 12);
     self->config.store_tokens = sim_once_in(self, 2);
     self->config.fill_new_blocks = sim_once_in(self, 3);
     self->config.zero_on_free = sim_once_in(self, 4);
@@ -282,13 +291,20 @@ bool sim_open(sim *self, test_source *source, sim_log *log, sim_counts *counts, 
         return false;
     }
     model_manager_init(&self->model, &self->config);
-    return true;
+    return !has_tier || sim_open_tier(self);
 }
 
 void sim_close(sim *self) {
+    int64_t num_objects = self->tier != NULL ? 2 : 1;
+
+    if (self->tier != NULL) {
+        sim_close_tier(self);
+        sim_compare(self);
+    }
     sim_say(self->log, "destroy");
     pkv_manager_destroy(self->manager);
-    if (counting_alloc_complaint(&self->allocator) != NULL || self->allocator.num_calls != 1) {
+    if (counting_alloc_complaint(&self->allocator) != NULL ||
+        self->allocator.num_calls != num_objects) {
         sim_problem(self->log, "I26: %lld allocations, %s", (long long)self->allocator.num_calls,
                     counting_alloc_complaint(&self->allocator));
     }

@@ -87,7 +87,7 @@ static bool has_room(const engine *self) {
            self->num_steps <= self->max_flight;
 }
 
-static void add_entry(engine *self, int32_t slot, engine_entry *entry) {
+void engine_add_entry(engine *self, int32_t slot, engine_entry *entry) {
     engine_request *own = &self->requests[slot];
     engine_step *step = engine_current(self);
 
@@ -102,8 +102,7 @@ static void add_entry(engine *self, int32_t slot, engine_entry *entry) {
     own->newest_step = step->number;
 }
 
-/* How much of what is left a request computes now; drafts behind its last token if it decodes. */
-static void draw_work(engine *self, int32_t slot, engine_entry *entry) {
+void engine_draw_work(engine *self, int32_t slot, engine_entry *entry) {
     const engine_request *own = &self->requests[slot];
     const model_request *request = request_at(self, slot);
     int32_t rest = own->num_expected_tokens - entry->num_computed_tokens;
@@ -144,11 +143,12 @@ static bool can_run(const engine *self, int32_t slot) {
 
     return self->sim.model.requests[slot].is_open &&
            self->sim.model.requests[slot].row != PKV_NULL_ROW && !own->is_loading &&
-           has_room(self) && engine_find_entry(self, &self->steps[self->num_steps - 1], slot) < 0 &&
+           engine_can_compute(self, slot) && has_room(self) &&
+           engine_find_entry(self, &self->steps[self->num_steps - 1], slot) < 0 &&
            own->num_expected_tokens > own->num_computed_tokens;
 }
 
-static bool can_admit(const engine *self, int32_t slot) {
+bool engine_can_admit(const engine *self, int32_t slot) {
     return self->sim.model.requests[slot].is_open &&
            self->sim.model.requests[slot].row == PKV_NULL_ROW && has_room(self);
 }
@@ -173,14 +173,14 @@ static void do_run(engine *self, int32_t slot) {
     if (!can_run(self, slot)) {
         return;
     }
-    draw_work(self, slot, &entry);
+    engine_draw_work(self, slot, &entry);
     args = draw_args(self);
     args.num_computed_tokens = own->num_computed_tokens;
     args.num_new_tokens = entry.num_new_tokens;
     args.num_in_flight_tokens = own->num_in_flight_tokens;
     entry.publishes_late = args.delay_caching;
     if (sim_call_allocate(&self->sim, request->handle, &args, &slots) == PKV_OK) {
-        add_entry(self, slot, &entry);
+        engine_add_entry(self, slot, &entry);
     }
 }
 
@@ -217,7 +217,7 @@ static void do_admit(engine *self, int32_t slot) {
     pkv_status status;
     int32_t hit;
 
-    if (!can_admit(self, slot) || sim_call_lookup(base, request->handle, &hit) != PKV_OK) {
+    if (!engine_can_admit(self, slot) || sim_call_lookup(base, request->handle, &hit) != PKV_OK) {
         return;
     }
     if (may_evict(self) && sim_once_in(base, 20)) {
@@ -241,12 +241,12 @@ static void do_admit(engine *self, int32_t slot) {
     entry.load_first = hit;
     entry.load_end = hit + args.num_external_computed_tokens;
     entry.num_computed_tokens = entry.load_end;
-    draw_work(self, slot, &entry);
+    engine_draw_work(self, slot, &entry);
     args.num_new_tokens = entry.num_new_tokens;
     entry.publishes_late = args.delay_caching;
     status = sim_call_allocate(base, request->handle, &args, &slots);
     if (status == PKV_OK) {
-        add_entry(self, slot, &entry);
+        engine_add_entry(self, slot, &entry);
     } else if (status == PKV_NEVER_FITS) {
         (void)sim_call_close(base, request->handle);
     }
@@ -271,8 +271,7 @@ static void do_finish_load(engine *self, int32_t slot) {
 
 /* ---- preempt, abort -------------------------------------------------------------------------- */
 
-/* Take a request out of the step being built. False where that cannot be. */
-static bool withdraw(engine *self, int32_t slot) {
+bool engine_withdraw(engine *self, int32_t slot) {
     engine_request *own = &self->requests[slot];
     engine_step *step = engine_current(self);
     int32_t index = engine_find_entry(self, step, slot);
@@ -293,8 +292,7 @@ static bool withdraw(engine *self, int32_t slot) {
     return true;
 }
 
-/* Give the blocks back: at once, or when the last step that uses them is over. */
-static void give_back(engine *self, int32_t slot) {
+void engine_give_back(engine *self, int32_t slot) {
     pkv_request handle = request_at(self, slot)->handle;
     uint64_t last = 0;
 
@@ -314,24 +312,27 @@ static void do_preempt(engine *self, int32_t slot) {
     const model_request *request = request_at(self, slot);
     engine_step *step = engine_current(self);
     int32_t index = engine_find_entry(self, step, slot);
-    bool has_load = index >= 0 && step->entries[index].load_end > step->entries[index].load_first;
+    bool has_load =
+        index >= 0 && (step->entries[index].load_end > step->entries[index].load_first ||
+                       model_is_loading(&self->sim.model, request));
 
-    if (request->row == PKV_NULL_ROW || self->requests[slot].is_loading || !withdraw(self, slot)) {
+    if (request->row == PKV_NULL_ROW || self->requests[slot].is_loading ||
+        !engine_withdraw(self, slot)) {
         return;
     }
     if (index >= 0 && !has_load && sim_once_in(&self->sim, 3)) {
         return; /* out of this step only: it keeps its blocks */
     }
-    give_back(self, slot);
+    engine_give_back(self, slot);
     engine_restart(self, slot);
 }
 
 static void do_abort(engine *self, int32_t slot) {
-    if (self->requests[slot].is_loading || !withdraw(self, slot)) {
+    if (self->requests[slot].is_loading || !engine_withdraw(self, slot)) {
         return;
     }
     if (sim_once_in(&self->sim, 2)) {
-        give_back(self, slot);
+        engine_give_back(self, slot);
     }
     (void)sim_call_close(&self->sim, request_at(self, slot)->handle);
 }
@@ -396,10 +397,12 @@ static void do_one(engine *self) {
     int32_t slot = sim_draw_slot(&self->sim);
     int32_t chosen = sim_draw(&self->sim, 100);
 
-    if (slot < 0 || chosen < 8) {
+    if (slot >= 0 && self->sim.tier != NULL && sim_once_in(&self->sim, 4)) {
+        engine_act_on_tier(self, slot);
+    } else if (slot < 0 || chosen < 8) {
         do_open(self);
     } else if (chosen < 28) {
-        do_admit(self, look_for(self, slot, can_admit));
+        do_admit(self, look_for(self, slot, engine_can_admit));
     } else if (chosen < 56) {
         do_run(self, look_for(self, slot, can_run));
     } else if (chosen < 60) {
@@ -419,12 +422,14 @@ static void do_one(engine *self) {
     }
 }
 
-void sim_run_engine(test_source *source, int64_t max_steps, sim_log *log, sim_counts *counts) {
+void sim_run_engine(
+    test_source *source, int64_t max_steps, sim_log *log, sim_counts *counts, bool has_tier) {
     engine *self = &the_engine;
 
-    if (!sim_open(&self->sim, source, log, counts, true)) {
+    if (!sim_open(&self->sim, source, log, counts, true, has_tier ? 1 : 0)) {
         return;
     }
+    memset(self->swaps, 0, sizeof self->swaps);
     self->is_tracked = !sim_once_in(&self->sim, 6);
     self->max_flight = self->is_tracked ? 1 + sim_draw(&self->sim, ENGINE_MAX_STEPS - 1) : 1;
     self->num_executed = 0;
@@ -434,6 +439,7 @@ void sim_run_engine(test_source *source, int64_t max_steps, sim_log *log, sim_co
     for (int32_t i = 0; i < MODEL_MAX_BLOCKS; i++) {
         for (int32_t j = 0; j < MODEL_MAX_BLOCK_SIZE; j++) {
             self->cache[i][j] = ENGINE_POISON;
+            self->host[i][j] = ENGINE_POISON;
         }
     }
     for (log->step = 0;

@@ -60,6 +60,13 @@ typedef struct engine_step {
     pkv_block_copy copies[MODEL_MAX_BLOCKS];
 } engine_step;
 
+/* A swap of the tier's model, as the engine sees it; by the model's place. */
+typedef struct engine_swap {
+    bool has_run, has_failed;
+    bool is_bound;       /* its copies run with the step that reads them */
+    uint64_t ready_step; /* inward: the step whose fills come before the copies */
+} engine_swap;
+
 typedef struct engine {
     sim sim;
     bool is_tracked;    /* steps have numbers and may fail */
@@ -69,11 +76,28 @@ typedef struct engine {
     int32_t num_steps;                   /* the one being built included */
     uint64_t num_executed;               /* number of the last step that ran */
     uint64_t cache[MODEL_MAX_BLOCKS][MODEL_MAX_BLOCK_SIZE];
+    engine_swap swaps[MODEL_MAX_SWAPS];
+    uint64_t host[MODEL_MAX_BLOCKS][MODEL_MAX_BLOCK_SIZE]; /* the slots of the tier */
 } engine;
 
 static inline engine_step *engine_current(engine *self) {
     return &self->steps[self->num_steps - 1];
 }
+
+/* ---- sim_engine.c ---------------------------------------------------------------------------- */
+
+/* Whether a request may enter the step that is being built: one that holds nothing. */
+bool engine_can_admit(const engine *self, int32_t slot);
+
+/* How much of what is left a request computes now; drafts behind its last token if it decodes. */
+void engine_draw_work(engine *self, int32_t slot, engine_entry *entry);
+void engine_add_entry(engine *self, int32_t slot, engine_entry *entry);
+
+/* Take a request out of the step being built. False where that cannot be. */
+bool engine_withdraw(engine *self, int32_t slot);
+
+/* Give its blocks back: at once, or when the last step that uses them is over. */
+void engine_give_back(engine *self, int32_t slot);
 
 /* ---- sim_engine_cache.c ---------------------------------------------------------------------- */
 
@@ -94,6 +118,19 @@ void engine_execute_load(engine *self, int32_t slot);
 /* Fork a request, or take tokens back, where an engine may. */
 void engine_fork(engine *self, int32_t slot);
 void engine_truncate(engine *self, int32_t slot);
+
+/* ---- sim_engine_swap.c ----------------------------------------------------------------------- */
+
+/* Do something with the tier: keep blocks, load them, end a swap, forget. */
+void engine_act_on_tier(engine *self, int32_t slot);
+
+/* Whether a request that is being loaded may be computed behind that. */
+bool engine_can_compute(const engine *self, int32_t slot);
+
+/* Run the loads that a step brings with it, after its fills. A step that fails may bring garbage;
+ * then those of later steps wait for fills that come with another step. */
+void engine_run_loads(engine *self, const engine_step *step, bool succeeds);
+void engine_unbind_loads(engine *self);
 
 /* ---- sim_engine_steps.c ---------------------------------------------------------------------- */
 

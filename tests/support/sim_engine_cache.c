@@ -133,6 +133,7 @@ static void read_all(engine *self, const engine_entry *entry, uint64_t step) {
 void engine_execute(engine *self, const engine_step *step) {
     fill(self, step);
     copy(self, step);
+    engine_run_loads(self, step, true);
     for (int32_t i = 0; i < step->num_entries; i++) {
         load(self, &step->entries[i]);
     }
@@ -146,6 +147,7 @@ void engine_execute(engine *self, const engine_step *step) {
 
 void engine_execute_failing(engine *self, const engine_step *step) {
     fill(self, step);
+    engine_run_loads(self, step, false);
     for (int32_t i = 0; i < step->num_copies; i++) {
         for (int32_t offset = 0; offset < MODEL_MAX_BLOCK_SIZE; offset++) {
             self->cache[step->copies[i].target][offset] = ENGINE_GARBAGE;

@@ -217,6 +217,7 @@ void engine_fail(engine *self) {
     for (int32_t i = first; i < self->num_steps - 1; i++) {
         engine_execute_failing(self, &self->steps[i]);
     }
+    engine_unbind_loads(self);
     if (frees_first) {
         free_failed(self, number);
     }

@@ -8,6 +8,7 @@
 #define PKV_TESTS_SUPPORT_SIM_MANAGER_H
 
 #include "support/counting_alloc.h"
+#include "support/model_swap.h"
 #include "support/sim_parts.h"
 
 #include <pagedkv/sharing.h>
@@ -23,6 +24,14 @@ typedef struct sim_request {
     uint64_t step;
 } sim_request;
 
+/* Arrays of a plan of a swap. */
+typedef struct sim_plan {
+    pkv_block_copy copies[MODEL_MAX_FLIGHTS];
+    int32_t groups[MODEL_MAX_FLIGHTS];
+    pkv_block_key keys[MODEL_MAX_FLIGHTS];
+    int32_t token_ids[MODEL_MAX_FLIGHTS * MODEL_MAX_BLOCK_SIZE];
+} sim_plan;
+
 typedef struct sim {
     test_source *source;
     sim_log *log;
@@ -32,6 +41,8 @@ typedef struct sim {
     counting_alloc allocator;
     pkv_manager *manager;
     model_manager model;
+    pkv_tier *tier; /* NULL: none */
+    model_tier tier_model;
     sim_consumer consumer;
     sim_request states[MODEL_MAX_REQUESTS];
     int32_t vocabulary;
@@ -46,8 +57,13 @@ typedef struct sim {
 /* ---- drawing, sim_config.c ------------------------------------------------------------------- */
 
 /* Draw a configuration that the library must accept, and create manager and model. `is_engine` asks
- * for one in which an engine can live. */
-bool sim_open(sim *self, test_source *source, sim_log *log, sim_counts *counts, bool is_engine);
+ * for one in which an engine can live; one in `tier_in` has a tier. */
+bool sim_open(sim *self,
+              test_source *source,
+              sim_log *log,
+              sim_counts *counts,
+              bool is_engine,
+              int32_t tier_in);
 
 /* Destroy, and complain of leaks. */
 void sim_close(sim *self);
@@ -100,6 +116,20 @@ pkv_status sim_call_fork(sim *self, pkv_request parent, int32_t num_computed_tok
 pkv_status sim_call_truncate(sim *self, pkv_request handle, int32_t num_tokens);
 pkv_status sim_call_take_copies(
     sim *self, int32_t group, int32_t capacity, pkv_block_copy *copies, int32_t *num_copies);
+
+/* sim_swap.c. `*place` is where the new swap stands in the model, -1 when there is none. A tier is
+ * drawn for a manager that has a prefix cache. */
+bool sim_open_tier(sim *self);
+void sim_close_tier(sim *self);
+pkv_status sim_call_tier_lookup(sim *self, pkv_request handle, int32_t local, int32_t *external);
+pkv_status sim_call_swap_out(sim *self, pkv_request handle, int32_t capacity, int32_t *place);
+pkv_status sim_call_swap_in(
+    sim *self, pkv_request handle, const pkv_slots_args *args, int32_t capacity, int32_t *place);
+pkv_status sim_call_swap_detach(sim *self, pkv_swap handle);
+pkv_status sim_call_swap_end(sim *self, pkv_swap handle, bool commits);
+pkv_status sim_call_tier_evict(sim *self, const pkv_block_id *slots, int32_t num_blocks);
+pkv_status sim_call_tier_reset(sim *self);
+void sim_compare_tier(sim *self);
 
 /* Tell the model what the library chose: a handle, a row. */
 void sim_note_handle(sim *self, int32_t slot, pkv_request handle);

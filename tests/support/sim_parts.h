@@ -11,7 +11,8 @@
 
 void sim_run_pool(test_source *source, int64_t max_steps, sim_log *log, sim_counts *counts);
 void sim_run_chaos(test_source *source, int64_t max_steps, sim_log *log, sim_counts *counts);
-void sim_run_engine(test_source *source, int64_t max_steps, sim_log *log, sim_counts *counts);
+void sim_run_engine(
+    test_source *source, int64_t max_steps, sim_log *log, sim_counts *counts, bool has_tier);
 
 /* Compare everything that can be read of a pool: the queue, each block, the levels, the checker. */
 void sim_compare_pool(sim_log *log, const pkv_pool *pool, const model_pool *model);
