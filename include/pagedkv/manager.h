@@ -371,7 +371,7 @@ PKV_API pkv_status pkv_unschedule(pkv_manager *manager, pkv_request request, uin
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
-/* Forget the keys of blocks, whoever holds them. [mutates manager | O(num_blocks)]
+/* Forget the keys of blocks, whoever holds them. [mutates manager | O(num_blocks + max_rows)]
  *
  * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT (an id out of range). Source: vLLM V1 evict_blocks. */
 PKV_API pkv_status pkv_evict_blocks(pkv_manager *manager,

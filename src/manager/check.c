@@ -50,7 +50,7 @@ static bool may_be_written(const pkv_manager *manager,
     bool is_keyed = manager->pool->states[block].is_keyed;
 
     if ((int64_t)column * manager->groups[g].block_size < request->look_until ||
-        (is_settled && (is_keyed || manager->has_evicted_shared))) {
+        (is_settled && is_keyed)) {
         return true;
     }
     return !is_keyed && pkvi_manager_num_owners(manager, block) == 1;

@@ -381,13 +381,14 @@ static inline bool stay_within_row(pkv_manager *manager,
     int64_t num_slots = num_tokens + args->num_lookahead_tokens;
     int64_t num_known = num_tokens < request->num_tokens ? num_tokens : request->num_tokens;
     bool publishes = manager->pool->is_caching && !args->delay_caching;
+    /* Negative also where the write begins before look_until, which is not negative. */
+    int64_t signs = ((int64_t)args->num_computed_tokens - request->look_until) |
+                    args->num_lookahead_tokens | args->num_in_flight_tokens;
 
-    if ((args->num_computed_tokens | args->num_lookahead_tokens | args->num_in_flight_tokens) < 0 ||
-        args->num_new_tokens < 1 || args->num_new_computed_tokens != 0 ||
+    if (signs < 0 || args->num_new_tokens < 1 || args->num_new_computed_tokens != 0 ||
         args->num_external_computed_tokens != 0 || args->num_watermark_blocks != 0 ||
         args->num_reserved_blocks != 0 || args->full_sequence_must_fit ||
         request->row == PKV_NULL_ROW || num_slots > manager->max_model_len ||
-        args->num_computed_tokens < request->look_until ||
         !pkvi_publish_log_accepts(&manager->pool->log, args->step)) {
         return false;
     }
@@ -397,8 +398,6 @@ static inline bool stay_within_row(pkv_manager *manager,
 
         if (pkvi_group_is_windowed(group) ||
             num_slots > (int64_t)row->num_blocks * group->block_size ||
-            (manager->has_evicted_shared &&
-             args->num_computed_tokens < (int64_t)row->num_cached * group->block_size) ||
             (publishes && num_known >= ((int64_t)row->num_cached + 1) * group->block_size)) {
             return false;
         }

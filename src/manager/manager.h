@@ -42,7 +42,6 @@ struct pkv_manager {
     int32_t max_model_len;
     int32_t min_partial_tokens; /* 0: a hit ends at a block's end */
     bool zero_on_free;
-    bool has_evicted_shared; /* a shared block lost its key: settled columns are looked at, too */
     struct pkvi_request_map requests;
     struct pkvi_row_map rows;
     struct pkvi_copy_list copies;

@@ -5,8 +5,8 @@
  *
  * The one idea: a request remembers up to which token its blocks may have other owners and not its
  * own keys (look_until); a write behind that, which nearly every decode step is, looks at no block.
- * What was hit or published carries the request's own key and may be written as it is; only
- * pkv_evict_blocks can change that (has_evicted_shared). */
+ * What was hit or published carries the request's own key and may be written as it is; where
+ * pkv_evict_blocks takes the key of a shared block, everybody looks again. */
 #include <pagedkv/sharing.h>
 
 #include <string.h>
@@ -56,10 +56,8 @@ static int32_t end_of_look(const pkv_manager *manager,
                            int64_t end) {
     const struct pkvi_table_row *row = pkvi_manager_row(manager, g, request->row);
     int64_t look_until = request->look_until;
-    int64_t settled = (int64_t)row->num_cached * manager->groups[g].block_size;
     int64_t columns;
 
-    look_until = manager->has_evicted_shared && settled > look_until ? settled : look_until;
     if (first >= look_until) {
         return 0;
     }

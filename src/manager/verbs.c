@@ -267,6 +267,17 @@ pkv_status pkv_free(pkv_manager *manager, pkv_request handle) {
     return PKV_OK;
 }
 
+/* A shared block lost its key, so that a write into a settled column may meet another owner. */
+static void look_at_settled(pkv_manager *manager) {
+    for (int32_t row = 1; row <= manager->rows.max_rows; row++) {
+        for (int32_t g = 0; g < manager->num_groups && manager->rows.storage_of[row] >= 0; g++) {
+            pkvi_manager_look_until(&manager->requests.requests[manager->rows.owner_of[row]],
+                                    (int64_t)pkvi_manager_row(manager, g, row)->num_cached *
+                                        manager->groups[g].block_size);
+        }
+    }
+}
+
 pkv_status pkv_evict_blocks(pkv_manager *manager,
                             const pkv_block_id *block_ids,
                             int32_t num_blocks) {
@@ -281,7 +292,8 @@ pkv_status pkv_evict_blocks(pkv_manager *manager,
     }
     for (int32_t i = 0; i < num_blocks; i++) {
         if (manager->pool->states[block_ids[i]].ref_cnt > 1) {
-            manager->has_evicted_shared = true;
+            look_at_settled(manager);
+            break;
         }
     }
     PKVI_CHECK_AFTER(manager);
@@ -303,7 +315,6 @@ pkv_status pkv_reset_prefix_cache(pkv_manager *manager) {
     if (status != PKV_OK) {
         return pkvi_fail(manager->error, status, "%s", pkv_pool_last_error(manager->pool));
     }
-    manager->has_evicted_shared = false; /* no block is held */
     PKVI_CHECK_AFTER(manager);
     return PKV_OK;
 }
