@@ -26,9 +26,9 @@
  *               "on the host until the call returns" travel in the arguments of the kernels.
  *   trust       What stands in device memory (slots, positions, block tables, lengths) is not
  *               checked; a wrong value is the caller's error, as in any kernel.
- *   capture     pkv_write_kv, pkv_copy_blocks, pkv_fill_blocks, pkv_gather, pkv_update_block_table
- *               and pkv_compute_slot_mapping may be captured into a CUDA graph; host lists are
- *               captured by value.
+ *   capture     Every operation may be captured into a CUDA graph; host lists are captured by value.
+ *               What waits or asks (pkv_device_synchronize, pkv_fence_query) may not, and swaps keep
+ *               pointing to the host pool.
  *   device      The calling thread's current CUDA device is what it was, after each call.
  *   fences      A fence is a CUDA event without timing. */
 #ifndef PAGEDKV_CUDA_H

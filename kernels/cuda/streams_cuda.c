@@ -23,8 +23,8 @@ cudaError_t pkvi_cuda_leave(int ordinal, int previous, cudaError_t error) {
     return error != cudaSuccess ? error : restored;
 }
 
-/* The runtime keeps the last error until it is asked for: it is taken
- * away here, so that the caller does not find ours. */
+/* The runtime keeps the last error until it is asked for: it is taken away here, so that the caller
+ * does not find ours. */
 pkv_status pkvi_cuda_finish(pkv_device *device, const char *what, cudaError_t error) {
     if (error == cudaSuccess) {
         return PKV_OK;
