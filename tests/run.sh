@@ -21,7 +21,7 @@ Builds and tests the library; takes some minutes, the second time less.
 
   --full        also the tests labelled `full`, and PKV_TEST_FULL=1 for all others
   --cuda        also build the CUDA backend; fetches a compiler and a disassembler for device code
-  --offline     download no CUDA headers or compiler; what wants them is skipped
+  --offline     download nothing, neither packages nor CUDA headers; what wants them is skipped
   --only STAGE  run this stage only (may be given several times)
   --help        this text
 
@@ -70,17 +70,35 @@ done
 num_passed=0
 num_failed=0
 num_skipped=0
-skips=           # "; name (why)" for each different one
+skipped_log=build/test-logs/skipped.txt # "stage<TAB>name<TAB>why" for each one
 failures=        # names of what failed
 started=$(date +%s)
 
-# Remember that $1 was skipped because of $2; each pair is named once in the summary.
+# Remember that $1 was skipped because of $2.
 note_skip() {
     num_skipped=$((num_skipped + 1))
-    case "$skips; " in
-    *"; $1 ($2); "*) ;;
-    *) skips="$skips; $1 ($2)" ;;
-    esac
+    printf '%s\t%s\t%s\n' "$current_stage" "$1" "$2" >>"$skipped_log"
+}
+
+# Print the reasons of the log, each with how often it was given and by which tests.
+group_skips() {
+    awk -F '\t' '{
+             test = $2
+             is_case = sub(/: .*/, "", test)
+             if (!($3 in count)) reasons[++num_reasons] = $3
+             count[$3]++
+             if (is_case) has_cases[$3] = 1
+             if (!seen[$3, test]++ && ++num_tests[$3] <= 3)
+                 tests[$3] = tests[$3] (num_tests[$3] == 1 ? "" : ", ") test
+         }
+         END {
+             for (i = 1; i <= num_reasons; i++) {
+                 why = reasons[i]
+                 if (num_tests[why] > 3) tests[why] = tests[why] " and " num_tests[why] - 3 " more"
+                 printf "%s%d %s%s (%s): %s", i == 1 ? "" : "; ", count[why],
+                     has_cases[why] ? "case" : "test", count[why] == 1 ? "" : "s", tests[why], why
+             }
+         }' "$skipped_log"
 }
 
 # Print "passed failed skipped" of the ctest output $1.
@@ -101,11 +119,28 @@ list_skipped() {
          file == 1 { next }
          /^[0-9]+\/[0-9]+ Testing: / { name = $3; why = "gives no reason"; num_cases = 0 }
          /^skipped: / { why = substr($0, 10) }
-         /^\[  SKIPPED \] / && !/test\(s\)/ { cases[$4] = why; num_cases++ }
+         # The program lists them once more at its end, without the reasons.
+         /^\[  SKIPPED \] / && !/test\(s\)/ {
+             case_name = substr($0, 14)
+             sub(/ *:? *$/, "", case_name)
+             if (!(case_name in cases)) { cases[case_name] = why; num_cases++ }
+             why = "gives no reason"
+         }
+         # All cases on a device that is not there are one line.
+         /: SKIPPED on [^ ]+: / {
+             device = $0
+             sub(/.*: SKIPPED on /, "", device)
+             why_not = device
+             sub(/: .*/, "", device)
+             sub(/^[^:]*: /, "", why_not)
+             sub(/ \([0-9]+ tests\)$/, "", why_not)
+             cases["all @ " device] = device ": " why_not
+             num_cases++
+         }
          /^Test Passed\./ && is_skipped[name] { print name "\t" why }
          /^Test Passed\./ && num_cases > 0 {
              for (case_name in cases)
-                 print name "." case_name "\t" cases[case_name]
+                 print name ": " case_name "\t" cases[case_name]
          }
          /^Test (Passed|Failed)/ { split("", cases) }' "$1" "$2"
 }
@@ -119,9 +154,39 @@ configure() {
     cmake -S . -B "$folder" -DPKV_WERROR=ON -DPKV_CUDA=AUTO "$@"
 }
 
-# The same, and build all of it.
+# The same, and build all of it, or the target $build_target.
 build() {
-    configure "$@" && cmake --build "$folder" --parallel "$jobs"
+    configure "$@" &&
+        cmake --build "$folder" --parallel "$jobs" ${build_target:+--target "$build_target"}
+}
+
+# Print the instruction sets, as a list of CMake, whose kernels are built but cannot run here.
+list_unrunnable() {
+    if [ "$(uname -m)" != x86_64 ] || [ ! -r /proc/cpuinfo ]; then
+        return 0
+    fi
+    awk -F ':' '/^flags/ {
+             flags = $2 " "
+             if (!(flags ~ / avx512f / && flags ~ / avx512bw / && flags ~ / avx512dq / &&
+                   flags ~ / avx512vl /)) print "avx512;avx512bf16"
+             else if (flags !~ / avx512_bf16 /) print "avx512bf16"
+             exit
+         }' /proc/cpuinfo
+}
+
+# A build with a sanitizer: build/test-$1, sanitizer $2, the rest for CMake. What this processor
+# cannot run is compiled without it, which takes a quarter of the time; that is said in the summary.
+build_sanitized() {
+    sanitized=$1
+    sanitizer=$2
+    shift 2
+    unrunnable=$(list_unrunnable)
+    if [ -n "$unrunnable" ]; then
+        stage_note="kernels of $unrunnable without the sanitizer: this processor cannot run them"
+        echo "NOTE: $stage_note"
+    fi
+    build "$sanitized" "-DPKV_SANITIZE=$sanitizer" "-DPKV_UNSANITIZED=$unrunnable" \
+        -DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++ -DPKV_BUILD_BENCH=OFF "$@"
 }
 
 # Run ctest in build/test-$1 with the arguments that follow and count what it says.
@@ -148,6 +213,12 @@ EOF
         >"$folder/skipped.out"
     listed=0
     while IFS='	' read -r name why; do
+        # What a part of the kernels leaves out, all of them have.
+        case $why in
+        "this test build has no kernel"*)
+            why="kernels outside the default selection, all under --full"
+            ;;
+        esac
         note_skip "$name" "$why"
         listed=$((listed + 1))
     done <"$folder/skipped.out"
@@ -177,16 +248,21 @@ stage_skip() {
     skip_reason=$1
 }
 
+# Line numbers for messages are enough: all of -g makes compiling the kernels half as long again.
+debug_flags="-DCMAKE_C_FLAGS_DEBUG=-g1 -DCMAKE_CXX_FLAGS_DEBUG=-g1"
+
 # The build that users get, with line numbers for valgrind.
 build_gcc() {
-    build gcc -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS=-g -DCMAKE_C_COMPILER=gcc \
+    build gcc -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS=-g1 -DCMAKE_C_COMPILER=gcc \
         -DCMAKE_CXX_COMPILER=g++ -DPKV_TEST_LAUNCHER="${1:-}"
 }
 
-# The build with every internal check, with the compilers $1 and $2, in build/test-$1-checked.
+# The build with every internal check, with the compilers $1 and $2, in build/test-$1-checked. CUDA
+# kernels with sanitizers are the same there as in the gcc build.
 build_checked() {
-    build "$1-checked" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS=-O1 -DPKV_CHECK=2 \
-        -DCMAKE_C_COMPILER="$1" -DCMAKE_CXX_COMPILER="$2"
+    # shellcheck disable=SC2086
+    build "$1-checked" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS=-O1 $debug_flags -DPKV_CHECK=2 \
+        -DPKV_TEST_SIMT_ASAN=OFF -DCMAKE_C_COMPILER="$1" -DCMAKE_CXX_COMPILER="$2"
 }
 
 has_clang() {
@@ -202,18 +278,20 @@ stage_clang() {
         stage_skip "clang is not installed"
         return 0
     fi
-    build_checked clang clang++ && run_ctest clang-checked -LE "$(exclude 'install|style|sim|bench')"
+    build_checked clang clang++ &&
+        run_ctest clang-checked -LE "$(exclude 'install|style|sim|bench')"
 }
 
 stage_asan() {
-    build asan -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS=-O1 -DCMAKE_C_COMPILER=gcc \
-        -DCMAKE_CXX_COMPILER=g++ -DPKV_SANITIZE=address,undefined -DPKV_BUILD_BENCH=OFF &&
-        run_ctest asan -LE "$(exclude 'abi|bench')"
+    # shellcheck disable=SC2086
+    build_sanitized asan address,undefined -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS=-O1 \
+        $debug_flags && run_ctest asan -LE "$(exclude 'abi|bench')"
 }
 
 stage_tsan() {
-    build tsan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++ \
-        -DPKV_SANITIZE=thread -DPKV_BUILD_BENCH=OFF -DPKV_BUILD_EXAMPLES=OFF || return 1
+    build_target=pkv_tsan_tests
+    build_sanitized tsan thread -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPKV_BUILD_EXAMPLES=OFF \
+        "-DCMAKE_C_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG" || return 1
     # The thread sanitizer of gcc 12 cannot live with the widest address randomisation.
     if setarch "$(uname -m)" -R true 2>/dev/null; then
         launcher="setarch $(uname -m) -R"
@@ -284,7 +362,10 @@ stage_format() {
 
 # Run the stage $1, tell its time and what came out of it.
 run_stage() {
+    current_stage=$1
     skip_reason=
+    stage_note=
+    build_target=
     counts=
     launcher=
     tests_failed=0
@@ -306,6 +387,7 @@ run_stage() {
         echo " FAILED${counts:+: }$counts (${seconds} s); the end of $log:"
         tail -n 60 "$log" | sed 's/^/   | /'
     fi
+    [ -z "$stage_note" ] || echo "   note: $stage_note"
 }
 
 # ---- Main
@@ -322,6 +404,7 @@ fi
 setup_choose_generator
 jobs=$(setup_jobs)
 mkdir -p build/test-logs
+: >"$skipped_log"
 if [ "$full" -eq 1 ]; then
     PKV_TEST_FULL=1
     export PKV_TEST_FULL
@@ -336,5 +419,7 @@ done
 echo
 echo "total time $(($(date +%s) - started)) s${failures:+; failed stages:}$failures"
 echo "$num_passed passed, $num_failed failed, $num_skipped skipped"
-echo "passed $num_passed, skipped $num_skipped${skips:+: }${skips#; }"
+skips=$(group_skips)
+[ -z "$skips" ] || echo "each skip by name: $skipped_log"
+echo "passed $num_passed, skipped $num_skipped${skips:+: $skips}"
 [ "$num_failed" -eq 0 ]

@@ -10,7 +10,7 @@ else()
   set(default OFF) # once is enough, and kernels take minutes to compile
 endif()
 option(PKV_TEST_CUDA_SUITES "Run the suites on CUDA kernels executed by the processor" ${default})
-if(NOT PKV_TEST_CUDA_SUITES OR NOT TARGET pkv_simt_library_plain)
+if(NOT PKV_TEST_CUDA_SUITES OR NOT TARGET pkv_simt_library_asan)
   return()
 endif()
 

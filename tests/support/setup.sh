@@ -78,7 +78,7 @@ setup_install() {
     if [ -z "$required$optional" ]; then
         return 0
     fi
-    if ! setup_can_install; then
+    if [ "${offline:-0}" -eq 1 ] || ! setup_can_install; then
         [ -n "$required" ] || return 0
         echo "Missing: $required. Install with, as root:" >&2
         echo "    apt-get update && apt-get install -y --no-install-recommends $required" >&2

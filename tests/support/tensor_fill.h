@@ -20,7 +20,8 @@ double tensor_decode(const void *base, pkv_dtype dtype, int64_t index);
 /* The nearest value of the dtype, ties to even. FLOAT8_E4M3 saturates at 448, INT8 at 127. */
 void tensor_encode(void *base, pkv_dtype dtype, int64_t index, double value);
 
-/* Elements first to first + count - 1: offset + factor * tensor_value(seed, a, b, c, d), d from 0. */
+/* Elements first to first + count - 1 become offset + factor * tensor_value(seed, a, b, c, d), with
+ * d from 0. */
 struct tensor_row {
     uint64_t seed;
     int64_t a, b, c;
