@@ -53,15 +53,18 @@ while [ $# -gt 0 ]; do
     --offline) offline=1 ;;
     --cuda) cuda=1; stages="$stages cuda" ;;
     --only)
-        shift
-        case " $stages " in
-        *" ${1:-none} "*) only="$only ${1:-}" ;;
-        *) echo "run.sh: --only wants one of: $stages" >&2; exit 2 ;;
-        esac
+        only="$only ${2:-none}"
+        [ $# -eq 1 ] || shift
         ;;
     *) echo "run.sh: unknown argument '$1'; try --help" >&2; exit 2 ;;
     esac
     shift
+done
+for stage in $only; do
+    case " $stages " in
+    *" $stage "*) ;;
+    *) echo "run.sh: --only wants one of: $stages" >&2; exit 2 ;;
+    esac
 done
 [ -n "$only" ] || only=$stages
 
