@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* A phase of tests/gpu.sh: a decode step is captured into a CUDA graph before anything else has
- * run, then replayed after re-planning for other lengths. Each replay must give the bytes of the
+/* A phase of tests/gpu.sh: a decode step is captured into a CUDA graph before attention has run
+ * once, then replayed after re-planning for other lengths. Each replay must give the bytes of the
  * same step run without a graph.
  *
  * The one idea: slots, write and attention in one graph, lengths and plan changed only in the

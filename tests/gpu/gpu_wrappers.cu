@@ -23,8 +23,8 @@ namespace {
 using wrappers::words;
 using word_list = std::vector<uint32_t>;
 
-/* What a word is, for NaN: bits of an integer, a float, two halves, two bfloat16. */
-enum class word_kind { bits, real, halves, bfloats };
+/* What a word is, for NaN: bits of an integer, a float, two halves, two bfloat16, an e4m3. */
+enum class word_kind { bits, real, halves, bfloats, e4m3 };
 
 /* What came out of a case, and how large its error is against double precision. */
 struct outcome {
@@ -359,7 +359,7 @@ const wrapper_case all_cases[] = {
     PKV_EXACT("e4m3x2_to bfloat16", bfloats, map_bytes<wrappers::map_e4m3_to_bfloat16>),
     PKV_EXACT("int8x2_to half", halves, map_bytes<wrappers::map_int8_to_half>),
     PKV_EXACT("int8x2_to bfloat16", bfloats, map_bytes<wrappers::map_int8_to_bfloat16>),
-    PKV_EXACT("float_to_e4m3", bits, map_floats<wrappers::map_to_e4m3>),
+    PKV_EXACT("float_to_e4m3", e4m3, map_floats<wrappers::map_to_e4m3>),
     PKV_EXACT("e4m3_to_float", real, map_bytes<wrappers::map_from_e4m3>),
     PKV_EXACT("pack2 half", halves, map_floats<wrappers::map_pack_half>),
     PKV_EXACT("pack2 bfloat16", bfloats, map_floats<wrappers::map_pack_bfloat16>),
@@ -377,6 +377,8 @@ bool is_nan(uint32_t bits, word_kind kind) {
         return (bits & 0x7fffu) > 0x7c00u;
     case word_kind::bfloats:
         return (bits & 0x7fffu) > 0x7f80u;
+    case word_kind::e4m3:
+        return (bits & 0x7fu) == 0x7fu;
     default:
         return false;
     }
@@ -386,7 +388,7 @@ bool is_same(uint32_t a, uint32_t b, word_kind kind) {
     if (a == b) {
         return true;
     }
-    if (kind == word_kind::real || kind == word_kind::bits) {
+    if (kind != word_kind::halves && kind != word_kind::bfloats) {
         return is_nan(a, kind) && is_nan(b, kind);
     }
     for (int half = 0; half < 2; half++) {
