@@ -102,7 +102,7 @@ static void write_cache(pkv_device *device, pkv_tensor k_cache, pkv_tensor v_cac
 static void attend(pkv_device *device, pkv_tensor k_cache, pkv_tensor v_cache, uint16_t *out) {
     int32_t lengths[] = {NUM_KEYS}, starts[] = {0, 1}, rows[] = {0};
     unsigned char host_plan[4096];
-    size_t plan_size, workspace_size, output_size = NUM_HEADS * HEAD_SIZE * sizeof *out;
+    size_t plan_size = 0, workspace_size = 1, output_size = NUM_HEADS * HEAD_SIZE * sizeof *out;
     pkv_plan *plan;
     const pkv_plan_config config = {.struct_size = sizeof config,
                                     .shape = {.struct_size = sizeof config.shape,
