@@ -290,7 +290,7 @@ bench_phases() {
         set -- "$@" --full
     fi
     run_phase "bench bandwidth" 30 "$binaries/bench_attention" "$@" --only bandwidth
-    run_phase "bench decode" 80 "$binaries/bench_attention" "$@" --decode
+    run_phase "bench decode" 120 "$binaries/bench_attention" "$@" --decode
     run_phase "bench stages" 60 "$binaries/bench_attention" "$@" --stage all
     run_phase "bench prefill" 60 "$binaries/bench_attention" "$@" --prefill
     peers=$here/peers.py
