@@ -30,11 +30,13 @@
 #define PKVI_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define PKVI_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 #define PKVI_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#define PKVI_ALWAYS_INLINE inline __attribute__((always_inline))
 #else
 #define PKVI_PREFETCH(address) ((void)(address))
 #define PKVI_LIKELY(condition) (condition)
 #define PKVI_UNLIKELY(condition) (condition)
 #define PKVI_PRINTF(text, first)
+#define PKVI_ALWAYS_INLINE inline
 #endif
 
 #endif
