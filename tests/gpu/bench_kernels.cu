@@ -16,7 +16,7 @@ namespace {
  * knows. */
 
 constexpr int reader_threads = 256;
-constexpr int loads_at_once = 8;
+constexpr size_t loads_at_once = 8;
 
 PKVI_WRAPPER uint32_t fold(uint4 value) {
     return value.x | value.y | value.z | value.w;
@@ -32,11 +32,11 @@ __global__ void __launch_bounds__(reader_threads)
         uint4 pieces[loads_at_once];
 
 #pragma unroll
-        for (int n = 0; n < loads_at_once; n++) {
+        for (size_t n = 0; n < loads_at_once; n++) {
             pieces[n] = simt::load_global_const_16(memory + (i + n * step) * 16);
         }
 #pragma unroll
-        for (int n = 0; n < loads_at_once; n++) {
+        for (size_t n = 0; n < loads_at_once; n++) {
             seen |= fold(pieces[n]);
         }
     }

@@ -178,6 +178,7 @@ template <class element> __global__ void product_kernel(words w) {
     const auto *a = reinterpret_cast<const uint16_t *>(in);
     const auto *b = a + 256;
     const int group = simt::lane_index() / 4, pair = simt::lane_index() % 4 * 2;
+    uint32_t *out = w.out + blockIdx.x * 128;
     uint32_t left[4], right[2];
     float d[4];
 
@@ -194,8 +195,7 @@ template <class element> __global__ void product_kernel(words w) {
     }
     simt::mma_m16n8k16<element>(d, left, right[0], right[1]);
     for (int i = 0; i < 4; i++) {
-        w.out[blockIdx.x * 128 + (group + 8 * (i >> 1)) * 8 + pair + (i & 1)] =
-            simt::bits_as<uint32_t>(d[i]);
+        out[(group + 8 * (i >> 1)) * 8 + pair + (i & 1)] = simt::bits_as<uint32_t>(d[i]);
     }
 }
 
