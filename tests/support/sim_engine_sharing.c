@@ -39,6 +39,25 @@ static void append_one(engine *self, int32_t slot) {
     }
 }
 
+/* The first of these tokens whose block was published by the step that is being built: a request
+ * that hit it reads what that step writes, and nobody may copy from it before. */
+static int32_t first_unwritten(engine *self, int32_t slot, int32_t num_tokens) {
+    const model_manager *model = &self->sim.model;
+    uint64_t building = engine_current(self)->number;
+
+    for (int32_t group = 0; group < model->num_groups && self->is_tracked; group++) {
+        const model_table *table = &model->requests[slot].tables[group];
+        int32_t block_size = model->groups[group].block_size;
+        for (int32_t column = 0; column < table->num_blocks && column * block_size < num_tokens;
+             column++) {
+            if (model->pool.blocks[table->ids[column]].step == building) {
+                num_tokens = column * block_size;
+            }
+        }
+    }
+    return num_tokens;
+}
+
 /* Tokens whose content is in the cache before the step that is being built. */
 static int32_t num_written_before(engine *self, int32_t slot) {
     const engine_request *own = &self->requests[slot];
@@ -50,7 +69,9 @@ static int32_t num_written_before(engine *self, int32_t slot) {
         const engine_entry *entry = &step->entries[index];
         bool has_load = entry->load_end > entry->load_first;
         count = has_load ? entry->load_first : entry->num_computed_tokens;
+        count = self->is_tracked ? count : 0; /* who published what is not known */
     }
+    count = first_unwritten(self, slot, count);
     return count < request_at(self, slot)->num_tokens ? count : request_at(self, slot)->num_tokens;
 }
 
@@ -91,7 +112,8 @@ void engine_truncate(engine *self, int32_t slot) {
     int32_t num_tokens;
 
     if (!request->is_open || own->is_loading || own->num_in_flight_tokens > 0 ||
-        engine_find_entry(self, engine_current(self), slot) >= 0) {
+        engine_find_entry(self, engine_current(self), slot) >= 0 ||
+        first_unwritten(self, slot, own->num_computed_tokens) < own->num_computed_tokens) {
         return;
     }
     num_tokens = 1 + sim_draw(&self->sim, request->num_tokens);
