@@ -13,14 +13,16 @@ PKVI_ATTENTION_INSTANCES(DECLARE)
 PKVI_ATTENTION_PLAIN_INSTANCES(DECLARE)
 #undef DECLARE
 
-const attention_instance *attention_instances(int32_t *count) {
+/* Filled when the program is loaded: a static of a function would be guarded by the library of C++,
+ * which C programs are not linked with. */
 #define DESCRIBE(name, ...) describe_##name(),
-    static const attention_instance table[] = {PKVI_ATTENTION_INSTANCES(DESCRIBE)
-                                                   PKVI_ATTENTION_PLAIN_INSTANCES(DESCRIBE)};
+static const attention_instance all_instances[] = {PKVI_ATTENTION_INSTANCES(DESCRIBE)
+                                                       PKVI_ATTENTION_PLAIN_INSTANCES(DESCRIBE)};
 #undef DESCRIBE
 
-    *count = static_cast<int32_t>(sizeof table / sizeof table[0]);
-    return table;
+const attention_instance *attention_instances(int32_t *count) {
+    *count = static_cast<int32_t>(sizeof all_instances / sizeof all_instances[0]);
+    return all_instances;
 }
 
 const attention_instance *find_attention_instance(pkv_dtype query_dtype,

@@ -30,7 +30,8 @@ done
 # Look at the source $2 for the architecture $1.
 look() {
     "$clang" -x cuda --cuda-device-only --cuda-gpu-arch="sm_$1" --cuda-path="$toolkit" -nogpulib \
-        -fsyntax-only -std=c++17 -O3 -Wall -Wextra -Wshadow -Wno-unknown-cuda-version -Werror \
+        -fsyntax-only -std=c++17 -O3 -Wall -Wextra -Wshadow -Wno-unknown-cuda-version \
+        -Wno-unknown-attributes -Werror \
         -DPKV_BUILDING_LIBRARY -I. -Iinclude -Isrc -isystem "$scratch" "$2"
 }
 
