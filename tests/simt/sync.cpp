@@ -13,7 +13,7 @@ namespace simt {
 namespace {
 
 bool is_same_place(site a, site b) {
-    return a.line == b.line && strcmp(a.file, b.file) == 0;
+    return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
 }
 
 uint32_t lane_bit(const thread &which) {
@@ -140,10 +140,16 @@ static void check_collective(collective function, const char *name, uint32_t mas
         fail(where, "%s: the mask %08x names lanes that have exited (%08x)", name, mask,
              b.exited[warp]);
     }
-    for (unsigned lane = 0; lane < 32; lane++) {
-        const thread &other = b.threads[warp * 32 + (b.waiting[warp] >> lane & 1 ? lane : 0)];
-        const bool is_waiting = (b.waiting[warp] >> lane & 1) != 0;
-        if (!is_waiting || ((mask >> lane & 1) == 0 && (other.mask & lane_bit(self)) == 0)) {
+    /* Lanes that wait agree with each other already, so one stands for all that are in the mask. */
+    uint32_t others = b.waiting[warp];
+    if (mask == full_warp) {
+        others &= ~others + 1;
+    }
+    for (; others != 0; others &= others - 1) {
+        const unsigned lane = static_cast<unsigned>(__builtin_ctz(others));
+        const thread &other = b.threads[warp * 32 + lane];
+
+        if ((mask >> lane & 1) == 0 && (other.mask & lane_bit(self)) == 0) {
             continue;
         }
         if (other.function != function || other.mask != mask ||
