@@ -3,8 +3,8 @@
 
 /* What write_kv, merge_states, gather, copy, swap and fill do not do: each refusal changes one
  * thing of a call that works, names the dimension or argument, and leaves every byte as it was.
- * Attention itself is in test_attention_refuse.c; what a CPU device finds in slots, lists and tables
- * is with each operation. */
+ * Attention itself is in test_attention_refuse.c; what a CPU device finds in slots, lists and
+ * tables is with each operation. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

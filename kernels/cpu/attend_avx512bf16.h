@@ -37,7 +37,7 @@ INLINE uint32_t pair_query(const struct pkvi_cpu_tile *tile, int32_t row, int32_
 
 /* sum += a . b, pair by pair. */
 INLINE vector pair_dot(vector sum, __m512i a, __m512i b) {
-    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+    return vector_dot_pairs(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), sum);
 }
 
 /* Round to bfloat16; each in the low half of its lane. */
@@ -140,13 +140,10 @@ INLINE void few_pairs(struct pkvi_cpu_tile *tile, const int num_rows) {
     few_end(tile, &walk, num_rows);
 }
 
-/* ---- Many rows */
-
-/* Rows of the register block: 12 * 2 accumulators, 2 loads, 1 broadcast. */
-#define PAIR_BLOCK 12
+/* ---- Many rows: the walk and the products of the template, packing and softmax of its own */
 
 /* The query as [panel][pair of dimensions][PANEL rows]. */
-NOINLINE void many_pack_query_pairs(const struct pkvi_cpu_tile *tile, int32_t row_pitch) {
+static void many_pack_query_pairs(const struct pkvi_cpu_tile *tile, int32_t row_pitch) {
     uint32_t *packed = (uint32_t *)(void *)tile->scratch->packed_query;
     float scale = pair_query_scale(tile);
 
@@ -162,8 +159,8 @@ NOINLINE void many_pack_query_pairs(const struct pkvi_cpu_tile *tile, int32_t ro
 
 /* Values as [panel][pair of keys][PANEL columns]. What is behind the last key or column is zero, so
  * that no garbage meets a weight of zero. */
-NOINLINE void many_pack_value_pairs(const struct pkvi_cpu_tile *tile,
-                                    const struct pkvi_cpu_rows *rows) {
+static void many_pack_value_pairs(const struct pkvi_cpu_tile *tile,
+                                  const struct pkvi_cpu_rows *rows) {
     const int64_t head_size = tile->op->cache.v_head_size;
     uint32_t *values = (uint32_t *)(void *)tile->scratch->values;
 
@@ -172,7 +169,7 @@ NOINLINE void many_pack_value_pairs(const struct pkvi_cpu_tile *tile,
         const uint16_t *second =
             t + 1 < rows->count ? (const uint16_t *)(const void *)rows->value[t + 1] : NULL;
 
-        for (int64_t d = 0; d < tile->accumulator_pitch; d += VECTOR_WIDTH) {
+        for (int64_t d = 0; d < many_panels(tile->op->cache.v_head_size); d += VECTOR_WIDTH) {
             int64_t left = head_size - d;
             __mmask16 mask = (__mmask16)(left >= VECTOR_WIDTH ? 0xffffu
                                          : left > 0           ? (1u << left) - 1u
@@ -194,100 +191,22 @@ NOINLINE void many_pack_value_pairs(const struct pkvi_cpu_tile *tile,
     }
 }
 
-/* target[i][0 .. PANEL) = scale[i] * target[i][...] + sum over k of left(i, k) . right[k][...], or,
- * without `scale`, factor * that sum. left(i, k) is a pair of bfloat16. */
-INLINE void pair_block(float *target,
-                       int64_t target_pitch,
-                       const unsigned char *const *left,
-                       int64_t left_k,
-                       const uint32_t *right,
-                       int64_t num_k,
-                       const float *scale,
-                       float factor,
-                       const int num_rows) {
-    vector sums[PAIR_BLOCK][2];
+/* The pairs of a key are read where they lie. */
+static void many_pair_scores(const struct pkvi_cpu_tile *tile,
+                             struct pkvi_cpu_rows *now,
+                             int32_t row_pitch) {
+    const vector scale = vector_set(pair_query_scale(tile));
+    float *scores = tile->scratch->scores;
 
-    UNROLL
-    for (int i = 0; i < num_rows; i++) {
-        for (int half = 0; half < 2; half++) {
-            sums[i][half] =
-                scale == NULL
-                    ? vector_zero()
-                    : vector_multiply(vector_set(scale[i]),
-                                      vector_load(target + i * target_pitch + half * VECTOR_WIDTH));
-        }
-    }
-    for (int64_t k = 0; k < num_k; k++) {
-        __m512i right0 = _mm512_loadu_si512(right + k * PANEL);
-        __m512i right1 = _mm512_loadu_si512(right + k * PANEL + VECTOR_WIDTH);
-
-        UNROLL
-        for (int i = 0; i < num_rows; i++) {
-            int32_t pair;
-
-            memcpy(&pair, left[i] + k * left_k, sizeof pair);
-            sums[i][0] = pair_dot(sums[i][0], _mm512_set1_epi32(pair), right0);
-            sums[i][1] = pair_dot(sums[i][1], _mm512_set1_epi32(pair), right1);
-        }
-    }
-    UNROLL
-    for (int i = 0; i < num_rows; i++) {
-        for (int half = 0; half < 2; half++) {
-            vector sum = sums[i][half];
-
-            vector_store(target + i * target_pitch + half * VECTOR_WIDTH,
-                         scale == NULL ? vector_multiply(sum, vector_set(factor)) : sum);
-        }
+    many_scores(tile, now, row_pitch, tile->op->cache.head_size / 2, true);
+    for (int32_t i = 0; i < now->count * row_pitch; i += VECTOR_WIDTH) {
+        vector_store(scores + i, vector_multiply(scale, vector_load(scores + i)));
     }
 }
 
-/* Blocks of 12 rows, then of 4 and 1. */
-INLINE void pair_blocks(float *target,
-                        int64_t target_pitch,
-                        const unsigned char *const *left,
-                        int64_t left_k,
-                        const uint32_t *right,
-                        int64_t num_k,
-                        const float *scale,
-                        float factor,
-                        int64_t num_rows) {
-    int64_t i = 0;
-
-#define PAIR_RUN(rows)                                                                             \
-    pair_block(target + i * target_pitch, target_pitch, left + i, left_k, right, num_k,            \
-               scale == NULL ? NULL : scale + i, factor, rows)
-    for (; i + PAIR_BLOCK <= num_rows; i += PAIR_BLOCK) {
-        PAIR_RUN(PAIR_BLOCK);
-    }
-    for (; i + 4 <= num_rows; i += 4) {
-        PAIR_RUN(4);
-    }
-    for (; i < num_rows; i++) {
-        PAIR_RUN(1);
-    }
-#undef PAIR_RUN
-}
-
-/* scores[key][row_pitch] of all panels; the pairs of a key are read where they lie. */
-NOINLINE void many_pair_scores(const struct pkvi_cpu_tile *tile,
-                               const struct pkvi_cpu_rows *rows,
-                               int32_t row_pitch) {
-    const uint32_t *query = (const uint32_t *)(const void *)tile->scratch->packed_query;
-    int64_t num_pairs = tile->op->cache.head_size / 2;
-
-    for (int32_t panel = 0; panel < row_pitch; panel += PANEL) {
-        pair_blocks(tile->scratch->scores + panel, row_pitch, rows->key, sizeof(uint32_t),
-                    query + panel * num_pairs, num_pairs, NULL, pair_query_scale(tile),
-                    rows->count);
-    }
-}
-
-/* Scores become weights, rounded and packed as [pair of keys][row] in the scratch of the keys.
- * `rounded` is the sum of the rounded ones. */
-NOINLINE void many_pair_softmax(struct pkvi_cpu_scratch *scratch,
-                                int32_t count,
-                                int32_t row_pitch,
-                                float *rounded) {
+/* Scores become weights, rounded and packed as [pair of keys][row] in the scratch of the keys. */
+static void many_pair_softmax(struct pkvi_cpu_scratch *scratch, int32_t count, int32_t row_pitch) {
+    float *rounded = scratch->rounded_sum;
     uint32_t *weights = (uint32_t *)(void *)scratch->keys;
 
     for (int32_t row = 0; row < row_pitch; row += VECTOR_WIDTH) {
@@ -324,55 +243,26 @@ NOINLINE void many_pair_softmax(struct pkvi_cpu_scratch *scratch,
     }
 }
 
-/* accumulator = factor * accumulator + weights * values */
-NOINLINE void many_pair_values(const struct pkvi_cpu_tile *tile, int32_t count, int32_t row_pitch) {
-    struct pkvi_cpu_scratch *scratch = tile->scratch;
-    const uint32_t *values = (const uint32_t *)(const void *)scratch->values;
-    const unsigned char *weights[PKVI_CPU_MAX_ROWS];
-
-    for (int32_t row = 0; row < tile->num_rows; row++) {
-        weights[row] = (const unsigned char *)(const void *)(scratch->keys + row);
-    }
-    for (int32_t d = 0; d < tile->accumulator_pitch; d += PANEL) {
-        pair_blocks(scratch->accumulator + d, tile->accumulator_pitch, weights,
-                    row_pitch * (int64_t)sizeof(uint32_t),
-                    values + (int64_t)d / PANEL * (PKVI_CPU_MANY_KEYS / 2 * PANEL), (count + 1) / 2,
-                    scratch->factor, 1.0f, tile->num_rows);
-    }
+static void many_pair_values(const struct pkvi_cpu_tile *tile,
+                             const struct pkvi_cpu_rows *now,
+                             const struct pkvi_cpu_rows *next) {
+    many_pack_value_pairs(tile, now);
+    many_values(tile, next, tile->scratch->keys, (now->count + 1) / 2, PKVI_CPU_MANY_KEYS / 2,
+                true);
 }
 
-static void many_pairs(struct pkvi_cpu_tile *tile) {
+static const struct many_kind many_pairs = {many_pack_query_pairs, many_pair_scores,
+                                            many_pair_softmax, many_pair_values};
+
+/* The caller divides by the sum of the float weights, so that the output must make up for what
+ * the rounded ones are short of it. */
+static void attend_many_bfloat16_pairs(struct pkvi_cpu_tile *tile) {
     struct pkvi_cpu_scratch *scratch = tile->scratch;
-    int32_t row_pitch = (tile->num_rows + PANEL - 1) / PANEL * PANEL;
-    const float softcap = tile->op->args.softcap;
-    float rounded[PKVI_CPU_MAX_ROWS];
-    struct pkvi_cpu_rows rows;
 
-    many_pack_query_pairs(tile, row_pitch);
-    for (int32_t row = 0; row < row_pitch; row++) {
-        scratch->maximum[row] = -INFINITY;
-        scratch->sum[row] = rounded[row] = 0.0f;
-    }
-    memset(scratch->accumulator, 0,
-           (size_t)row_pitch * (size_t)tile->accumulator_pitch * sizeof(float));
-    for (int64_t first = tile->first_key; first < tile->end_key; first += PKVI_CPU_MANY_KEYS) {
-        int64_t left = tile->end_key - first;
-        int32_t count = left < PKVI_CPU_MANY_KEYS ? (int32_t)left : PKVI_CPU_MANY_KEYS;
-
-        pkvi_cpu_find_rows(tile, first, count, &rows);
-        many_pair_scores(tile, &rows, row_pitch);
-        if (softcap > 0.0f) {
-            soft_cap_scores(softcap, scratch->scores, count * row_pitch);
-        }
-        pkvi_cpu_bias_scores(tile, first, count, row_pitch, scratch->scores);
-        pkvi_cpu_mask_scores(tile, first, count, row_pitch, scratch->scores);
-        many_pair_softmax(scratch, count, row_pitch, rounded);
-        many_pack_value_pairs(tile, &rows);
-        many_pair_values(tile, count, row_pitch);
-    }
-    /* The caller divides by the sum of the float weights. */
+    many_walk(tile, &many_pairs);
     for (int32_t row = 0; row < tile->num_rows; row++) {
-        float factor = rounded[row] == 0.0f ? 1.0f : scratch->sum[row] / rounded[row];
+        float rounded = scratch->rounded_sum[row];
+        float factor = rounded == 0.0f ? 1.0f : scratch->sum[row] / rounded;
 
         for (int32_t d = 0; d < tile->op->cache.v_head_size; d++) {
             scratch->accumulator[(int64_t)row * tile->accumulator_pitch + d] *= factor;
@@ -403,7 +293,7 @@ static void attend_few_pairs(struct pkvi_cpu_tile *tile) {
 
 static void attend_many_pairs(struct pkvi_cpu_tile *tile) {
     if (has_pairs(tile)) {
-        many_pairs(tile);
+        attend_many_bfloat16_pairs(tile);
     } else {
         attend_many(tile);
     }

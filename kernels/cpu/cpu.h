@@ -32,6 +32,7 @@ struct pkvi_cpu_scratch {
     float maximum[PKVI_CPU_MAX_ROWS];
     float sum[PKVI_CPU_MAX_ROWS];
     float factor[PKVI_CPU_MAX_ROWS];
+    float rounded_sum[PKVI_CPU_MAX_ROWS]; /* of the weights as the product had them */
 };
 
 /* Rows of one request and one kv head against a range of keys. Logits are in base 2: the logarithm
@@ -45,7 +46,7 @@ struct pkvi_cpu_tile {
     int32_t head;               /* kv head */
     int32_t num_rows;
     int32_t query_pitch;       /* multiple of 16; columns behind head_size are zero */
-    int32_t accumulator_pitch; /* multiple of 32 */
+    int32_t accumulator_pitch; /* multiple of 32; attend_many sets its own, a multiple of 16 */
     float second_scale;        /* 1 where nothing stands between */
     int64_t tree_start;        /* key that bit 0 of the tree mask stands for */
     int64_t max_low, min_high; /* keys [max_low, min_high) are seen by every row, tree mask aside */

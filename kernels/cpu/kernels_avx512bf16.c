@@ -2,6 +2,7 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* The AVX-512 kernels, with the products of bfloat16 where query and cache are both of it. */
+#define VECTOR_HAS_PAIRS 1
 #include "kernels/cpu/vector_avx512.h"
 
 #include "kernels/cpu/attend_few_template.h"

@@ -16,11 +16,14 @@
 /* What does not depend on the cache's dtype is compiled once, not into each instance. */
 #define NOINLINE static __attribute__((noinline, unused))
 
-/* Before a loop with constant bounds whose array of vectors must become registers. */
+/* Before a loop with constant bounds whose array of vectors must become registers; and before an
+ * inner loop whose own counting would cost. */
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
+#define UNROLL_BY_4 _Pragma("unroll 4")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL_BY_4 _Pragma("GCC unroll 4")
 #endif
 
 /* Keep a vector in a register: else the compiler reads memory anew for each use of it. */

@@ -73,21 +73,48 @@ INLINE vector vector_replace_minus_infinity(vector a, vector b) {
     return _mm256_blendv_ps(a, b, _mm256_cmp_ps(a, _mm256_set1_ps(-INFINITY), _CMP_EQ_OQ));
 }
 
-/* 2^x for x <= 1: relative error below 2^-22; 0 below 2^-126, NaN stays NaN. */
+/* 2^x for x <= 1: relative error below 2^-22; 0 below 2^-126, NaN stays NaN. Adding 1.5 * 2^23 +
+ * 127 rounds x to a whole number and leaves the exponent of its power in the lowest bits. The
+ * terms are added in pairs: a chain of six would keep more of them waiting than the scheduler
+ * holds. */
 INLINE vector vector_exp2(vector x) {
-    vector whole = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    vector rest = _mm256_sub_ps(x, whole);
-    vector result = _mm256_set1_ps(EXP2_C6);
-    __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(whole), 23);
+    const vector magic = _mm256_set1_ps(12583039.0f);
+    vector shifted = _mm256_add_ps(x, magic);
+    vector rest = _mm256_sub_ps(x, _mm256_sub_ps(shifted, magic));
+    vector power = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted), 23));
+    vector square = _mm256_mul_ps(rest, rest);
+    vector low = _mm256_fmadd_ps(_mm256_set1_ps(EXP2_C2), rest, _mm256_set1_ps(EXP2_C1));
+    vector middle = _mm256_fmadd_ps(_mm256_set1_ps(EXP2_C4), rest, _mm256_set1_ps(EXP2_C3));
+    vector high = _mm256_fmadd_ps(_mm256_set1_ps(EXP2_C6), rest, _mm256_set1_ps(EXP2_C5));
 
-    result = _mm256_fmadd_ps(result, rest, _mm256_set1_ps(EXP2_C5));
-    result = _mm256_fmadd_ps(result, rest, _mm256_set1_ps(EXP2_C4));
-    result = _mm256_fmadd_ps(result, rest, _mm256_set1_ps(EXP2_C3));
-    result = _mm256_fmadd_ps(result, rest, _mm256_set1_ps(EXP2_C2));
-    result = _mm256_fmadd_ps(result, rest, _mm256_set1_ps(EXP2_C1));
-    result = _mm256_fmadd_ps(result, rest, _mm256_set1_ps(1.0f));
-    result = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(result), exponent));
-    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_LT_OQ), result);
+    low = _mm256_fmadd_ps(_mm256_fmadd_ps(high, square, middle), square, low);
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-126.0f), _CMP_LT_OQ),
+                            _mm256_fmadd_ps(low, _mm256_mul_ps(power, rest), power));
+}
+
+#define VECTOR_HAS_TRANSPOSE 1
+
+/* rows[i][j] becomes rows[j][i]. */
+INLINE void vector_transpose(vector *rows) {
+    vector pairs[8], fours[8];
+
+    UNROLL
+    for (int i = 0; i < 8; i += 2) {
+        pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+        pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+    UNROLL
+    for (int i = 0; i < 8; i += 4) {
+        fours[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+        fours[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+        fours[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+        fours[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
+    }
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        rows[i] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
+        rows[i + 4] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
+    }
 }
 
 /* target[i] = sum of a[i], for count in 1, 2, 4, 8. */
@@ -113,9 +140,9 @@ INLINE void vector_store_sums(float *target, const vector *a, const int count) {
     }
 }
 
-/* 8 e4m3 values / 256: the bits of a float16 with the exponent 8 too small. Sign extension has the
- * sign twice, in bits 14 and 15, and the mask takes one away. Adding 0x80 carries into bit 14 for
- * NaN only, whose exponent it completes. */
+/* 8 e4m3 values / 256: the bits of a float16 with the exponent 8 too small. Sign extension has
+ * the sign twice, in bits 14 and 15, and the mask takes one away. Adding 0x80 carries into bit
+ * 14 for NaN only, whose exponent it completes. */
 INLINE vector vector_from_e4m3(const void *source) {
     __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)source));
     __m128i half = _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16((short)0xbf80));

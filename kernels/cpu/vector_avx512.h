@@ -61,6 +61,13 @@ INLINE vector vector_fma(vector a, vector b, vector c) {
     return _mm512_fmadd_ps(a, b, c);
 }
 
+#if VECTOR_HAS_PAIRS
+/* c + a . b, where lanes are pairs of bfloat16. */
+INLINE vector vector_dot_pairs(vector a, vector b, vector c) {
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+#endif
+
 INLINE vector vector_magnitude(vector a) {
     return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a);
 }
