@@ -465,8 +465,10 @@ int main(int argc, char **argv) {
         {"rounds", BENCH_INT, &setup.rounds, "N", "rounds", 1, MAX_ROUNDS},
         {"requests", BENCH_INT, &setup.policies.num_requests, "N",
          "requests that the scheduler serves; 0 = not that part", 0, 4096},
-        {"pool", BENCH_INT, &setup.policies.num_blocks, "N", "blocks of 16 of its pool", 140,
+        {"pool", BENCH_INT, &setup.policies.num_blocks, "N", "its pool, in blocks of 16", 140,
          65536},
+        {"pool-block-size", BENCH_INT, &setup.policies.block_size, "N",
+         "tokens in a block of it, as many tokens in all", 1, 1024},
         {"serve-links", BENCH_LIST, &setup.policies.links, "LIST", "GB/s of its links", 1, 4096},
         {"step-ms", BENCH_DOUBLE, &setup.policies.step_ms, "X", "least time of a step", 0.01, 1000},
         {"seed", BENCH_UINT64, &setup.policies.seed, "N", "of its requests", 0, 0},
@@ -483,6 +485,8 @@ int main(int argc, char **argv) {
     if (!bench_parse_options(&program, argc, argv, &exit_code)) {
         return exit_code;
     }
+    setup.policies.num_blocks =
+        (setup.policies.num_blocks - 1) * 16 / setup.policies.block_size + 1;
     if (!measure(&setup, outcomes) || !measure_policies(&setup, rows, &num_rows)) {
         return BENCH_EXIT_FAILED;
     }

@@ -87,6 +87,14 @@ bool preempt_policies_run(const preempt_policies *policies, preempt_row *rows, i
     return is_right;
 }
 
+/* By cost, against the better of recompute and swap over the same link: rows come as they were run. */
+static double ratio_to_best(const preempt_row *rows, int32_t row) {
+    double recompute = rows[0].result.seconds;
+    double swap = rows[row - 1].result.seconds;
+
+    return rows[row].result.seconds / (recompute < swap ? recompute : swap);
+}
+
 void preempt_policies_print(const preempt_policies *policies,
                             const preempt_row *rows,
                             int32_t num_rows) {
@@ -99,24 +107,29 @@ void preempt_policies_print(const preempt_policies *policies,
            policies->is_unordered ? "hold the victim's blocks until they have run"
                                   : "are in order with the steps");
     bench_table_begin(&table, "policy|link GB/s|preempted|swaps out|in|refused|hit|loaded|"
-                              "recomputed|link MiB|steps|of them empty|seconds");
+                              "recomputed|link MiB|steps|of them empty|seconds|of the better");
     for (int32_t i = 0; i < num_rows; i++) {
         const preempt_serve_result *result = &rows[i].result;
         const scheduler_stats *stats = &result->stats;
         char link[16] = "-";
+        char ratio[16] = "-";
 
         if (rows[i].link > 0) {
             (void)snprintf(link, sizeof link, "%d", (int)rows[i].link);
         }
+        if (rows[i].preemption == SCHEDULER_BY_COST) {
+            (void)snprintf(ratio, sizeof ratio, "%.3f", ratio_to_best(rows, i));
+        }
         bench_table_row(
-            &table, "%s|%s|%llu|%llu|%llu|%llu|%llu|%llu|%llu|%.0f|%lld|%lld|%.2f",
+            &table, "%s|%s|%llu|%llu|%llu|%llu|%llu|%llu|%llu|%.0f|%lld|%lld|%.2f|%s",
             policy_names[rows[i].preemption], link, (unsigned long long)stats->num_preemptions,
             (unsigned long long)stats->num_swap_outs, (unsigned long long)stats->num_swap_ins,
             (unsigned long long)stats->num_refused_swaps,
             (unsigned long long)stats->num_resume_hit_tokens,
             (unsigned long long)stats->num_loaded_tokens,
             (unsigned long long)stats->num_recomputed_tokens, result->link_bytes / (1 << 20),
-            (long long)result->num_steps, (long long)result->num_empty_steps, result->seconds);
+            (long long)result->num_steps, (long long)result->num_empty_steps, result->seconds,
+            ratio);
     }
     bench_table_print(&table, stdout, 0);
 }
@@ -154,6 +167,10 @@ void preempt_policies_print_json(const char *bench, const preempt_row *rows, int
         for (size_t line = 0; line < sizeof lines / sizeof lines[0]; line++) {
             bench_json_line(stdout, bench, name, lines[line].metric, lines[line].unit,
                             lines[line].value, i > 0 ? "recompute" : NULL, lines[line].peer);
+        }
+        if (rows[i].preemption == SCHEDULER_BY_COST) {
+            bench_json_line(stdout, bench, name, "makespan to the better of both", "ratio",
+                            ratio_to_best(rows, i), NULL, 0.0);
         }
     }
 }

@@ -16,6 +16,7 @@ typedef struct scheduler_open_swap {
     pkv_swap swap;
     scheduler_request *request;
     bool is_inward;
+    int32_t num_blocks;
 } scheduler_open_swap;
 
 /* running: [num_running], longest running first. ended: [num_ended], to be reused when the next

@@ -43,14 +43,41 @@ double scheduler_compute_cost(const scheduler_costs *costs,
            costs->flops_per_second;
 }
 
+/* Seconds until the link has copied so many blocks one way, behind what it has to copy already. */
+static double wait_for_link(const struct scheduler *scheduler, bool is_inward, int32_t num_blocks) {
+    for (int32_t i = 0; i < scheduler->num_swaps; i++) {
+        if (scheduler->swaps[i].is_inward == is_inward) {
+            num_blocks += scheduler->swaps[i].num_blocks;
+        }
+    }
+    return scheduler_copy_cost(&scheduler->config.swapping.costs, num_blocks);
+}
+
+/* One who waits keeps blocks from others, too, so that it never counts as less than an eighth: the
+ * least at which by cost loses to recompute by no more than a few per cent over any link. */
+#define MOST_SHARES 8
+
+/* Whether waiting is cheaper than computing. Tokens that are computed again hold up all who run, a
+ * copy only the one who waits for it: one of `num_requests`. */
+static bool wait_pays(const struct scheduler *scheduler,
+                      double wait_seconds,
+                      int32_t num_requests,
+                      int32_t first_token,
+                      int32_t num_tokens) {
+    int32_t num_shares = num_requests < MOST_SHARES ? num_requests : MOST_SHARES;
+
+    return wait_seconds / (num_shares > 1 ? num_shares : 1) <
+           scheduler_compute_cost(&scheduler->config.swapping.costs, first_token, num_tokens);
+}
+
 /* Full blocks go both ways, except that what the tier has already only comes back: a plan without
  * room says how many are to go and changes nothing. The tokens behind the last full block are
  * computed again either way. */
 static bool swap_pays(const struct scheduler *scheduler, const scheduler_request *victim) {
-    const scheduler_costs *costs = &scheduler->config.swapping.costs;
     pkv_swap_plan probe = {.struct_size = sizeof probe};
     pkv_swap swap;
-    int32_t num_blocks = victim->num_computed_tokens / costs->block_size;
+    int32_t block_size = scheduler->config.swapping.costs.block_size;
+    int32_t num_blocks = victim->num_computed_tokens / block_size;
     int32_t num_blocks_out = num_blocks;
     pkv_status status =
         pkv_swap_out(scheduler->config.swapping.tier, victim->handle, &probe, &swap);
@@ -61,8 +88,10 @@ static bool swap_pays(const struct scheduler *scheduler, const scheduler_request
     if (status == PKV_ERROR_LIMIT && probe.num_copies > 0) {
         num_blocks_out = probe.num_copies;
     }
-    return scheduler_copy_cost(costs, num_blocks_out) + scheduler_copy_cost(costs, num_blocks) <
-           scheduler_compute_cost(costs, 0, num_blocks * costs->block_size);
+    return wait_pays(scheduler,
+                     wait_for_link(scheduler, false, num_blocks_out) +
+                         wait_for_link(scheduler, true, num_blocks),
+                     scheduler->num_running, 0, num_blocks * block_size);
 }
 
 /* ---- open swaps ------------------------------------------------------------------------------ */
@@ -84,8 +113,8 @@ static pkv_status start_copies(struct scheduler *scheduler,
     if (status == PKV_OK) {
         return pkv_swap_commit(swapping->tier, swap);
     }
-    scheduler->swaps[scheduler->num_swaps++] =
-        (scheduler_open_swap){.swap = swap, .request = request, .is_inward = is_inward};
+    scheduler->swaps[scheduler->num_swaps++] = (scheduler_open_swap){
+        .swap = swap, .request = request, .is_inward = is_inward, .num_blocks = plan->num_copies};
     return PKV_IN_PROGRESS;
 }
 
@@ -195,8 +224,8 @@ pkv_status scheduler_find_external(const struct scheduler *scheduler,
     }
     int32_t block_size = swapping->costs.block_size;
     int32_t num_blocks = (*num_external_tokens + block_size - 1) / block_size;
-    if (scheduler_copy_cost(&swapping->costs, num_blocks) >=
-        scheduler_compute_cost(&swapping->costs, num_hit_tokens, *num_external_tokens)) {
+    if (!wait_pays(scheduler, wait_for_link(scheduler, true, num_blocks),
+                   scheduler->num_running + 1, num_hit_tokens, *num_external_tokens)) {
         *num_external_tokens = 0;
     }
     return PKV_OK;

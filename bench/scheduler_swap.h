@@ -22,7 +22,8 @@
 typedef enum scheduler_preemption {
     SCHEDULER_RECOMPUTE = 0, /* freed; its tokens are computed again */
     SCHEDULER_SWAP = 1,      /* copied to the tier, and back when it resumes */
-    SCHEDULER_BY_COST = 2    /* the cheaper of the two, each time */
+    SCHEDULER_BY_COST = 2    /* what holds up fewer, each time: computing again holds up all who
+                                run, a copy only the one who waits for it and for the copies before */
 } scheduler_preemption;
 
 /* Run the copies of a swap. Called by scheduler_schedule, which must not be called from it.
