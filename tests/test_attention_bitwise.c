@@ -281,34 +281,71 @@ static void threads(const struct test_device *device, const void *context) {
 }
 #endif
 
-/* A plan for longer sequences, and device lengths that fall inside another chunk. */
-static void planned_length(const struct test_device *device, const void *context) {
-    (void)context;
-    for (int32_t seq_len = 1; seq_len <= 400; seq_len += 57) {
-        struct attention_case c = base_case, longer;
-        struct attention_run exact, planned;
+/* Run `planned`, made for a longer sequence, on the length and query of `exact`. */
+static void execute_shorter(struct attention_run *planned,
+                            const struct attention_run *exact,
+                            const struct test_device *device) {
+    ((int32_t *)planned->lens.host)[0] = exact->c.seq_lens[0];
+    /* The query of the shorter sequence: content goes by position. */
+    memcpy(planned->query.host, exact->query.host, exact->query.size);
+    if (device->memory != NULL) {
+        device->memory->upload(device->memory->context, planned->lens.device, planned->lens.host,
+                               planned->lens.size);
+        device->memory->upload(device->memory->context, planned->query.device, planned->query.host,
+                               planned->query.size);
+    }
+    assert_int_equal(attention_run_execute(planned, device->device), PKV_OK);
+    expect_same(exact, planned);
+}
 
-        c.num_requests = 1;
-        c.query_lens[0] = 1;
-        c.seq_lens[0] = seq_len;
-        longer = c;
-        longer.seq_lens[0] = 640;
+/* One plan for the longest sequence, and device lengths that fall inside other chunks: up, down
+ * again, and so over what a longer one left in the workspace. */
+static void planned_length(const struct test_device *device, const void *context) {
+    static const int32_t seq_lens[] = {1, 58, 115, 172, 229, 286, 343, 400, 129, 128, 2};
+    struct attention_case c = base_case, longer;
+    struct attention_run exact, planned;
+
+    (void)context;
+    c.num_requests = 1;
+    c.query_lens[0] = 1;
+    longer = c;
+    longer.seq_lens[0] = 640;
+    attention_run_create(&planned, &longer, device->memory);
+    for (size_t i = 0; i < sizeof seq_lens / sizeof seq_lens[0]; i++) {
+        c.seq_lens[0] = seq_lens[i];
         execute(&exact, &c, device);
-        attention_run_create(&planned, &longer, device->memory);
-        ((int32_t *)planned.lens.host)[0] = seq_len;
-        /* The query of the shorter sequence: content goes by position. */
-        memcpy(planned.query.host, exact.query.host, exact.query.size);
-        if (device->memory != NULL) {
-            device->memory->upload(device->memory->context, planned.lens.device, planned.lens.host,
-                                   planned.lens.size);
-            device->memory->upload(device->memory->context, planned.query.device,
-                                   planned.query.host, planned.query.size);
-        }
-        assert_int_equal(attention_run_execute(&planned, device->device), PKV_OK);
-        expect_same(&exact, &planned);
-        attention_run_destroy(&planned);
+        execute_shorter(&planned, &exact, device);
         attention_run_destroy(&exact);
     }
+    attention_run_destroy(&planned);
+}
+
+/* A pool that is one block: the table's only entry is 0. */
+static void one_block(const struct test_device *device, const void *context) {
+    struct attention_case c = variant_of(2);
+    struct attention_run among, alone;
+
+    (void)context;
+    c.window = 0;
+    c.num_requests = 1;
+    c.query_lens[0] = 2;
+    c.seq_lens[0] = 13;
+    execute(&among, &c, device);
+    attention_run_create(&alone, &c, device->memory);
+    int32_t *row = (int32_t *)alone.table.host + alone.rows[0] * alone.num_columns;
+    int64_t offset = row[0] * alone.k_cache.stride[0] * (int64_t)sizeof(uint16_t);
+    alone.args.k_cache.data = (unsigned char *)alone.args.k_cache.data + offset;
+    alone.args.v_cache.data = (unsigned char *)alone.args.v_cache.data + offset;
+    alone.args.k_cache.shape[0] = alone.args.v_cache.shape[0] = 1;
+    row[0] = 0;
+    if (device->memory != NULL) {
+        device->memory->upload(device->memory->context, alone.table.device, alone.table.host,
+                               alone.table.size);
+    }
+    assert_int_equal(attention_run_execute(&alone, device->device), PKV_OK);
+    expect_same(&among, &alone);
+    attention_run_destroy(&among);
+    attention_run_destroy(&alone);
 }
 
 /* The same block in two sequences, and twice in one. */
@@ -380,6 +417,7 @@ int main(void) {
         {"batch composition and order", batch, NULL},
         {"thread count and order of items", threads, NULL},
         {"a plan for a longer sequence", planned_length, NULL},
+        {"a pool of one block", one_block, NULL},
         {"shared and repeated blocks", shared_blocks, NULL},
         {"columns behind the window", columns_behind_the_window, NULL},
     };
