@@ -32,8 +32,11 @@ bool attention_has_cuda(void) {
     return true;
 }
 
-static bool is_wanted(const attention_cuda_shared *b, const char *name) {
-    return b->options->only == NULL || strstr(name, b->options->only) != NULL;
+static bool is_wanted(attention_cuda_shared *b, const char *name) {
+    bool is_named = b->options->only == NULL || strstr(name, b->options->only) != NULL;
+
+    b->num_cases += is_named;
+    return is_named;
 }
 
 /* ---- Timing */
@@ -538,6 +541,9 @@ int attention_cuda_bench(const attention_cuda_options *options) {
         bench_table_begin(&table, "<case|<metric|value|<unit");
     }
     is_right = is_right && run_all(&b, &table);
+    if (is_right && b.num_cases == 0) {
+        is_right = attention_cuda_complain("--only", "no case has this in its name");
+    }
     if (!options->json) {
         bench_table_print(&table, stdout, 0);
     }

@@ -19,6 +19,7 @@ typedef struct attention_cuda_shared {
     cudaEvent_t start, stop;
     attention_cublas *cublas; /* NULL: no_cublas says why */
     const char *no_cublas;
+    int32_t num_cases; /* that options->only has let through */
 } attention_cuda_shared;
 
 /* A batch on the host, and its twin whose pointers are of the device. */

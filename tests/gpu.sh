@@ -253,10 +253,12 @@ check_phases() {
     order=''
     graphs=''
     few=0/1
+    some=0/1
     if [ "$small" -eq 1 ]; then
         large="--pool-mib 64" items="--items 200" order="--repeats 3 --tries 1 --keys 70"
         graphs="--chunk 64"
         few=5/192
+        some=2/8
     fi
     run_phase wrappers 30 "$binaries/gpu_wrappers" --expect "$binaries/wrappers.twins"
     # Options are words of their own.
@@ -274,7 +276,7 @@ check_phases() {
     run_phase "suite refuse" 30 "$binaries/test_attention_refuse"
     run_phase "suite instances" 90 env PKV_TEST_SHARD="$few" "$binaries/gpu_instances"
     run_phase "suite attention" 90 env PKV_TEST_SHARD="$few" "$binaries/test_attention"
-    run_phase "suite bitwise" 60 "$binaries/test_attention_bitwise"
+    run_phase "suite bitwise" 60 env PKV_TEST_SHARD="$some" "$binaries/test_attention_bitwise"
     sanitize memcheck 0/24 60
     sanitize racecheck 5/48 60
     sanitize synccheck 1/48 60
@@ -286,13 +288,15 @@ bench_phases() {
     set -- --device cuda --json --threads "$threads"
     if [ "$small" -eq 1 ]; then
         set -- "$@" --divide 64 --rounds 1 --only "float16 1 x 128"
+        prefill="--only=1 x 64 of"
     else
+        prefill=--only=prefill
         set -- "$@" --full
     fi
     run_phase "bench bandwidth" 30 "$binaries/bench_attention" "$@" --only bandwidth
     run_phase "bench decode" 120 "$binaries/bench_attention" "$@" --decode
     run_phase "bench stages" 60 "$binaries/bench_attention" "$@" --stage all
-    run_phase "bench prefill" 60 "$binaries/bench_attention" "$@" --prefill
+    run_phase "bench prefill" 60 "$binaries/bench_attention" "$@" --prefill "$prefill"
     peers=$here/peers.py
     [ -r "$peers" ] || peers=$here/gpu/peers.py
     if command -v python3 >/dev/null 2>&1; then
