@@ -288,7 +288,7 @@ bench_phases() {
     set -- --device cuda --json --threads "$threads"
     if [ "$small" -eq 1 ]; then
         set -- "$@" --divide 64 --rounds 1 --only "float16 1 x 128"
-        prefill="--only=1 x 64 of"
+        prefill="--only=float16 1 x 64 of"
     else
         prefill=--only=prefill
         set -- "$@" --full
