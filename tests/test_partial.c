@@ -527,6 +527,29 @@ static void groups_agree_on_the_shorter_start(void **state) {
     assert_int_equal(slots.num_copies, 2);
 }
 
+static void what_is_to_spare_is_shared_by_the_groups(void **state) {
+    pkv_group_config groups[2] = {full_group(4), full_group(4)};
+    pkv_manager_config config = partial_config(6, 4, 1);
+    pkv_manager *manager;
+    pkv_request request;
+    pkv_slots_args args = slots_of(0, 1);
+    pkv_slots slots = make_slots();
+
+    (void)state;
+    config.groups = groups;
+    config.num_groups = 2;
+    manager = make_manager(&config);
+    cache_prompt(manager, 1, "0..7"); /* four blocks; one is left */
+    request = open_prompt(manager, "0..6 90");
+    args.num_new_computed_tokens = find_hit(manager, request);
+    assert_int_equal(args.num_new_computed_tokens, 7);
+    assert_ok(pkv_allocate_slots(manager, request, &args, &slots));
+    assert_int_equal(slots.num_copies, 1);
+    assert_int_equal(slots.num_new_blocks, 2);
+    assert_int_equal(num_free_blocks(manager), 0);
+    assert_int_equal(stats_of(manager).num_blocks_evicted, 1);
+}
+
 static void fork_behind_a_waiting_copy_reads_where_it_reads(void **state) {
     pkv_manager *manager = make_partial_manager(20, 4, 1);
     device target = make_device(0, 4, 0);
@@ -581,6 +604,7 @@ int main(void) {
         fixture_test(source_that_went_since_the_lookup_is_not_found),
         fixture_test(loads_begin_at_a_block),
         fixture_test(groups_agree_on_the_shorter_start),
+        fixture_test(what_is_to_spare_is_shared_by_the_groups),
         fixture_test(fork_behind_a_waiting_copy_reads_where_it_reads),
     };
 
