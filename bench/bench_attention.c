@@ -54,6 +54,8 @@ static struct {
     const char *instructions, *stage, *only;
 } options = {.device = "cpu", .threads = 1, .rounds = 7, .scale = 8, .instructions = "auto"};
 
+static bench_progress progress;
+
 /* ---- Readers on as many threads as the device has */
 
 struct reader {
@@ -211,6 +213,7 @@ static bool run_decode(pkv_device *device,
                 times[v][round < 0 ? 0 : round] = time_variant(&setup, device, (enum variant)v);
                 is_good = is_good && times[v][round < 0 ? 0 : round] > 0.0;
             }
+            bench_progress_round(&progress, name, round, options.rounds);
         }
         report_decode(&setup, name, times, table);
     }
@@ -241,6 +244,7 @@ static bool run_prefill(pkv_device *device,
             contiguous[round] = time_variant(&setup, device, KERNEL_CONTIGUOUS);
             peak[round] = attention_peak_gflops(now_ns) * options.threads;
             by_hand[round] = has_blas ? attention_blas_time(c, options.threads, now_ns) : NAN;
+            bench_progress_round(&progress, name, round, options.rounds);
         }
         double rate = flops / median_of(kernel, options.rounds);
         double to_contiguous = ratio(kernel, contiguous, options.rounds);
@@ -365,6 +369,7 @@ static bool run_block_sizes(pkv_device *device, int dtype, bench_table *table) {
             times[b][1][slot] = time_variant(&setups[b], device, KERNEL_CONTIGUOUS);
             is_good = is_good && times[b][0][slot] > 0.0 && times[b][1][slot] > 0.0;
         }
+        bench_progress_round(&progress, dtypes[dtype].name, round, options.rounds);
     }
     if (is_good) {
         report_block_sizes(setups, times, dtypes[dtype].name, table);

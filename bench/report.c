@@ -302,3 +302,16 @@ void bench_progress_end(bench_progress *progress) {
         fflush(stderr);
     }
 }
+
+void bench_progress_round(bench_progress *progress,
+                          const char *what,
+                          int32_t round,
+                          int32_t count) {
+    if (round <= 0) {
+        bench_progress_begin(progress);
+    }
+    bench_progress_update(progress, what, (double)(round + 1) / (double)count);
+    if (round + 1 == count) {
+        bench_progress_end(progress);
+    }
+}

@@ -78,5 +78,8 @@ void bench_progress_begin(bench_progress *progress);
 /* Show "what: 42%"; cheap to call often, it draws ten times a second at most. */
 void bench_progress_update(bench_progress *progress, const char *what, double share);
 void bench_progress_end(bench_progress *progress); /* clears the line */
+/* Round `round` of `count` is done, counted from 0 or from warming up, -1: begins with the first and
+ * ends with the last. */
+void bench_progress_round(bench_progress *progress, const char *what, int32_t round, int32_t count);
 
 #endif
