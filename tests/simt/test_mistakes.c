@@ -22,7 +22,7 @@
 #include "simt_control.h"
 #include "support/test_devices.h"
 
-/* Small and large tiles, a request in parts, several items a block: attention of 56 rows. */
+/* Small and large tiles, a request in parts, several items a block: attention of 100 rows. */
 static const struct attention_case mixed = {.query_dtype = PKV_DTYPE_FLOAT16,
                                             .num_query_heads = 4,
                                             .num_kv_heads = 1,
