@@ -40,7 +40,7 @@ static int32_t begin(void) {
     store.struct_size = sizeof store;
     check(pkv_file_store_get_store(file, &store));
     check(pkv_file_store_get_stored(file, keys, groups, slots, num_slots, &num_stored));
-    check(pkv_tier_restore(tier, keys, groups, slots, num_stored));
+    check(pkv_tier_restore(tier, keys, groups, slots, NULL, num_stored));
     return num_stored;
 }
 

@@ -103,11 +103,11 @@ static void restart_finds_what_was_stored(void **state) {
     assert_int_equal(pkv_tier_get_fingerprint(restored, prints[1]), PKV_OK);
     assert_memory_equal(prints[0], prints[1], sizeof prints[0]);
     tier_copy_keys[3] = tier_copy_keys[0];
-    assert_int_equal(pkv_tier_restore(restored, tier_copy_keys, groups, slots, 4),
+    assert_int_equal(pkv_tier_restore(restored, tier_copy_keys, groups, slots, NULL, 4),
                      PKV_ERROR_INVALID_ARGUMENT);
     assert_int_equal(tier_stats(restored).num_cached_blocks, 0);
     slots[3] = 6; /* the same content twice: the first is kept */
-    assert_int_equal(pkv_tier_restore(restored, tier_copy_keys, groups, slots, 4), PKV_OK);
+    assert_int_equal(pkv_tier_restore(restored, tier_copy_keys, groups, slots, NULL, 4), PKV_OK);
     assert_int_equal(tier_stats(restored).num_cached_blocks, 3);
     request = open_prompt(later, COMMON " 7*3");
     assert_int_equal(look_up_tier(restored, request, 0), 48);
@@ -153,7 +153,7 @@ static void foreign_lineage_is_no_hit(void **state) {
     (void)state;
     assert_int_equal(compute_keys(keys, 16, COMMON), 3);
     keys[0].lineage ^= 1;
-    assert_int_equal(pkv_tier_restore(tier, keys, &group, &slot, 1), PKV_OK);
+    assert_int_equal(pkv_tier_restore(tier, keys, &group, &slot, NULL, 1), PKV_OK);
     assert_int_equal(look_up_tier(tier, request, 0), 0);
     assert_true(tier_stats(tier).num_collisions_rejected > 0);
     end_tier(tier);
@@ -164,15 +164,11 @@ static void stored_tokens_are_compared(void **state) {
     pkv_manager *manager;
     pkv_tier *tier;
     pkv_request request;
-    pkv_block_key key = {1, 2, 3};
-    pkv_block_id slot = 1;
-    int32_t group = 0;
 
     (void)state;
     config.store_tokens = true;
     manager = make_manager(&config);
     tier = make_tier(manager, 8);
-    assert_int_equal(pkv_tier_restore(tier, &key, &group, &slot, 1), PKV_ERROR_UNSUPPORTED);
     store_prompt(manager, tier, COMMON " 7*3");
     request = open_prompt(manager, COMMON " 7*3");
     assert_int_equal(look_up_tier(tier, request, 0), 48);
@@ -180,6 +176,38 @@ static void stored_tokens_are_compared(void **state) {
     assert_int_equal(pkv_free(manager, request), PKV_OK);
     assert_int_equal(find_hit(manager, request), 48);
     end_tier(tier);
+}
+
+/* A restart brings the tokens with the keys. Under the right keys, the second block's tokens are
+ * others: it is no hit. */
+static void restored_tokens_are_compared(void **state) {
+    pkv_manager_config config = small_config(10, 16);
+    const int32_t groups[3] = {0, 0, 0};
+    const pkv_block_id slots[3] = {4, 1, 6};
+    pkv_block_key keys[3];
+    int32_t token_ids[48];
+    pkv_manager *manager;
+    pkv_request request;
+
+    (void)state;
+    config.store_tokens = true;
+    manager = make_manager(&config);
+    request = open_prompt(manager, COMMON " 7*3");
+    assert_int_equal(pkv_request_get_keys(manager, request, 0, 3, keys), PKV_OK);
+    for (int32_t is_wrong = 0; is_wrong < 2; is_wrong++) {
+        pkv_tier *tier = make_tier(manager, 8);
+
+        assert_int_equal(pkv_request_get_tokens(manager, request, 0, 48, token_ids), PKV_OK);
+        token_ids[20] += is_wrong;
+        assert_int_equal(pkv_tier_restore(tier, keys, groups, slots, NULL, 3),
+                         PKV_ERROR_INVALID_ARGUMENT);
+        assert_int_equal(tier_stats(tier).num_cached_blocks, 0);
+        assert_int_equal(pkv_tier_restore(tier, keys, groups, slots, token_ids, 3), PKV_OK);
+        assert_int_equal(tier_stats(tier).num_cached_blocks, 3);
+        assert_int_equal(look_up_tier(tier, request, 0), is_wrong ? 16 : 48);
+        assert_true(tier_stats(tier).num_collisions_rejected == (uint64_t)is_wrong);
+        end_tier(tier);
+    }
 }
 
 int main(void) {
@@ -190,6 +218,7 @@ int main(void) {
         fixture_test(fingerprints_tell_configurations_apart),
         fixture_test(foreign_lineage_is_no_hit),
         fixture_test(stored_tokens_are_compared),
+        fixture_test(restored_tokens_are_compared),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,7 +62,7 @@ int32_t restore_tier(void) {
     pkv_block_id slots[SLOTS];
 
     assert_ok(pkv_file_store_get_stored(engine.file, keys, groups, slots, SLOTS, &num_blocks));
-    assert_ok(pkv_tier_restore(engine.tier, keys, groups, slots, num_blocks));
+    assert_ok(pkv_tier_restore(engine.tier, keys, groups, slots, NULL, num_blocks));
     assert_ok(pkv_tier_check(engine.tier));
     return num_blocks;
 }

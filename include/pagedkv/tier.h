@@ -207,15 +207,17 @@ PKV_API pkv_status pkv_swap_abort(pkv_tier *tier, pkv_swap swap);
 /* Tell an empty or partly filled tier what its medium holds, after a restart: a store's index, as
  * arrays. [mutates tier | O(num_blocks) | all-or-nothing]
  *
- * slots  [num_blocks] free slots without key, none twice; used longest ago first. keys and groups
- *        as the plans of swap-outs gave them. Of equal keys the first is kept.
+ * slots      [num_blocks] free slots without key, none twice; used longest ago first. keys and
+ *            groups as the plans of swap-outs gave them. Of equal content the first is kept.
+ * token_ids  [num_blocks][largest block size of the groups], as the plans gave them. Wanted where
+ *            the manager has store_tokens, whose hits compare them; else not read and may be NULL.
  *
- * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED (the manager has store_tokens:
- * an index without tokens could not be verified). */
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_tier_restore(pkv_tier *tier,
                                     const pkv_block_key *keys,
                                     const int32_t *groups,
                                     const pkv_block_id *slots,
+                                    const int32_t *token_ids,
                                     int32_t num_blocks);
 
 /* Forget what the given slots hold, such as those that could not be read. Pins stay.

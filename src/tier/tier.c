@@ -324,32 +324,34 @@ pkv_status pkv_tier_restore(pkv_tier *tier,
                             const pkv_block_key *keys,
                             const int32_t *groups,
                             const pkv_block_id *slots,
+                            const int32_t *token_ids,
                             int32_t num_blocks) {
+    bool has_tokens = tier != NULL && tier->pool->stored_tokens != NULL;
     pkv_status status;
 
     if (tier == NULL) {
         return PKV_ERROR_INVALID_ARGUMENT;
     }
-    if (num_blocks < 0 || (num_blocks > 0 && (keys == NULL || groups == NULL || slots == NULL))) {
+    if (num_blocks < 0 || (num_blocks > 0 && (keys == NULL || groups == NULL || slots == NULL ||
+                                              (has_tokens && token_ids == NULL)))) {
         return PKVI_TIER_FAIL(tier, PKV_ERROR_INVALID_ARGUMENT,
-                              "an array is NULL or num_blocks is negative");
-    }
-    if (tier->pool->stored_tokens != NULL) {
-        return PKVI_TIER_FAIL(tier, PKV_ERROR_UNSUPPORTED,
-                              "the manager has store_tokens, which an index does not bring");
+                              "num_blocks is negative, or an array is NULL; with store_tokens "
+                              "token_ids is wanted, too");
     }
     status = check_restored(tier, groups, slots, num_blocks);
     for (int32_t i = 0; i < num_blocks && status == PKV_OK; i++) {
         struct pkvi_publication call = {0};
+        const int32_t *own =
+            has_tokens ? token_ids + (size_t)i * (size_t)tier->pool->index->tokens_per_block : NULL;
 
-        if (pkvi_prefix_index_find(tier->pool->index, groups[i], &keys[i], NULL, 0) !=
-            PKV_NULL_BLOCK) {
+        if (pkvi_prefix_index_find(tier->pool->index, groups[i], &keys[i], own,
+                                   tier->pool->block_sizes[groups[i]]) != PKV_NULL_BLOCK) {
             continue;
         }
         call.group = groups[i];
         pkvi_pool_touch_block(tier->pool, slots[i]);
         pkvi_pool_publish(tier->pool, &call, slots[i], &keys[i],
-                          pkvi_prefix_index_home(tier->pool->index, groups[i], &keys[i]), NULL);
+                          pkvi_prefix_index_home(tier->pool->index, groups[i], &keys[i]), own);
         (void)pkvi_pool_release(tier->pool, &slots[i], 1, false);
     }
     PKVI_TIER_CHECK_AFTER(tier);
