@@ -10,11 +10,11 @@
  *
  * What the CUDA device adds to the contracts of device.h, attention.h and transfer.h:
  *
- *   streams     A pkv_stream is a cudaStream_t of the device; NULL is the legacy default stream.
+ *   stream      A pkv_stream is a cudaStream_t of the device; NULL is the legacy default stream.
  *   order       Operations are enqueued and run in the order of their stream. Nothing waits for the
  *               device but pkv_device_synchronize and pkv_device_destroy.
- *   across      What one stream writes and another one copies wants a fence between them: recorded
- *   streams     behind the write, waited for before the copy; or pkv_device_synchronize, or a fence
+ *   streams     What one stream writes and another one copies wants a fence between them: recorded
+ *               behind the write, waited for before the copy; or pkv_device_synchronize, or a fence
  *               that pkv_fence_query has found passed. pkv_copy_blocks and pkv_swap_blocks refuse
  *               with PKV_ERROR_INVALID_ARGUMENT a source block that a fill, copy or swap of another
  *               stream wrote last, and a source that pkv_write_kv writes to on another stream, as
@@ -26,9 +26,9 @@
  *               "on the host until the call returns" travel in the arguments of the kernels.
  *   trust       What stands in device memory (slots, positions, block tables, lengths) is not
  *               checked; a wrong value is the caller's error, as in any kernel.
- *   capture     Every operation may be captured into a CUDA graph; host lists are captured by value.
- *               What waits or asks (pkv_device_synchronize, pkv_fence_query) may not, and swaps keep
- *               pointing to the host pool.
+ *   capture     Every operation may be captured into a CUDA graph; host lists are captured by
+ *               value. What waits or asks (pkv_device_synchronize, pkv_fence_query) may not, and
+ *               swaps keep pointing to the host pool.
  *   device      The calling thread's current CUDA device is what it was, after each call.
  *   fences      A fence is a CUDA event without timing. */
 #ifndef PAGEDKV_CUDA_H

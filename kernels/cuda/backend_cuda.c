@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The CUDA device: how it is made, its operations, its table of functions. Streams and fences are in
- * streams_cuda.c, the kernels and their launches in the other files of this folder.
+/* The CUDA device: how it is made, its operations, its table of functions. Streams and fences are
+ * in streams_cuda.c, the kernels and their launches in the other files of this folder.
  *
  * The one idea: an operation is one call of PKVI_ON_CUDA_DEVICE, and none waits or allocates. */
 #include <stdio.h>

@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* The CUDA device from inside: what it consists of, how a call becomes one of the runtime on the
- * right device, and its streams and fences (streams_cuda.c). How it is made, and its operations, are
- * in backend_cuda.c.
+ * right device, and its streams and fences (streams_cuda.c). How it is made, and its operations,
+ * are in backend_cuda.c.
  *
  * The one idea: each call makes its device current, does one thing, puts the caller's device back
  * and turns CUDA's answer into a status whose text is CUDA's own. */
@@ -66,8 +66,8 @@ pkv_status pkvi_cuda_fence_wait(pkv_device *device, pkv_fence fence, pkv_stream 
 pkv_status pkvi_cuda_fence_query(pkv_device *device, pkv_fence fence);
 void pkvi_cuda_fence_destroy(pkv_device *device, pkv_fence fence);
 
-/* Whether calls of the runtime for many copies may stand here: not on the default stream, and not in
- * a capture. */
+/* Whether calls of the runtime for many copies may stand here: not on the default stream, and not
+ * in a capture. */
 bool pkvi_cuda_takes_batches(pkv_stream stream);
 
 /* The operation that is about to be enqueued begins: what pkvi_order_wrote_* and pkvi_order_sees_*

@@ -4,9 +4,9 @@
 /* What the host knows of the order of streams: who wrote a block last, and which stream is behind
  * which piece of another one's work. No call of CUDA, no refusal; those are the backend's.
  *
- * The one idea: a vector clock for each stream and each fence, in tables of fixed size. What a table
- * has no room for is forgotten, and what is forgotten counts as ordered: an answer "not ordered" is
- * certain as far as the fences of this device go. */
+ * The one idea: a vector clock for each stream and each fence, in tables of fixed size. What a
+ * table has no room for is forgotten, and what is forgotten counts as ordered: an answer "not
+ * ordered" is certain as far as the fences of this device go. */
 #ifndef PKVI_CUDA_STREAM_ORDER_H
 #define PKVI_CUDA_STREAM_ORDER_H
 

@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* The CUDA device over the runtime of this folder: how it is refused, what its fences promise, that
- * every call leaves the caller's device current and CUDA's last error empty, and that every operation
- * can be captured, with its own copy of a host list. The order of streams is in
+ * every call leaves the caller's device current and CUDA's last error empty, and that every
+ * operation can be captured, with its own copy of a host list. The order of streams is in
  * test_cuda_streams.c. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,7 +5,8 @@
  * not, and that the ways in which blocks move leave the same bytes.
  *
  * The one idea: streams of the runtime of this folder run only when somebody waits, so a fence that
- * is missing shows every time, and a device that does not refuse it copies what was there before. */
+ * is missing shows every time, and a device that does not refuse it copies what was there
+ * before. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,8 +26,8 @@
 
 enum { NUM_BLOCKS = 8, BLOCK_BYTES = 2048, POOL_BYTES = NUM_BLOCKS * BLOCK_BYTES };
 
-/* A device, three streams of their own order, a pool on the device and one in pinned memory. Block i
- * of the first holds bytes i, of the second bytes 0x40 + i. */
+/* A device, three streams of their own order, a pool on the device and one in pinned memory. Block
+ * i of the first holds bytes i, of the second bytes 0x40 + i. */
 struct fixture {
     pkv_device *device;
     cudaStream_t streams[3];

@@ -73,8 +73,8 @@ static const char *judge_mixed(void) {
 }
 
 /* Keys of the next items come while one is computed: blocks have nothing to compute at their
- * beginning and end only. A round of the kernel with a tile has four barriers, where the tile is all
- * of its item, one without has one. */
+ * beginning and end only. A round of the kernel with a tile has four barriers, where the tile is
+ * all of its item, one without has one. */
 static const char *judge_short_items(void) {
     enum { NUM_ITEMS = 64, MOST_IDLE_ROUNDS = 4 };
     simt_counts counts = {0};
