@@ -439,9 +439,14 @@ static void table_covers_what_is_loaded(void **state) {
     pkv_swap swap;
 
     (void)state;
+    store_prompt(manager, tier, "200*1");
+    store_prompt(manager, tier, "200*2");
     store_prompt(manager, tier, "200*3");
     assert_int_equal(look_up_tier(tier, request, 0), 192);
     swap = in_of(tier, request, 0, 8);
+    /* The slots are numbers that no block has: 25 to 36. */
+    assert_int_equal(tier_copies[0].source, 25);
+    assert_int_equal(tier_copies[11].source, 36);
     assert_int_equal(pkv_get_block_table(manager, request, 0, &table, &num_blocks), PKV_OK);
     assert_int_equal(num_blocks, 13);
     for (int32_t i = 0; i < num_blocks; i++) {

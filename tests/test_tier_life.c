@@ -178,6 +178,42 @@ static void stored_tokens_are_compared(void **state) {
     end_tier(tier);
 }
 
+/* Two requests were kept and ended; afterwards nobody is admitted, one goes on decoding. Copies end in
+ * the middle of that, and their blocks are there for it. */
+static void copies_that_end_while_one_decodes_free_their_blocks(void **state) {
+    pkv_manager *manager = make_small_manager(9, 16);
+    pkv_tier *tier = make_tier(manager, 8);
+    pkv_request decoding = open_prompt(manager, "16*1");
+    pkv_swap swaps[2];
+
+    (void)state;
+    (void)admit(manager, decoding);
+    for (int32_t i = 0; i < 2; i++) {
+        pkv_request request = open_prompt(manager, "48*%d", 5 + i);
+
+        (void)admit(manager, request);
+        swaps[i] = out_of(tier, request, 3);
+        end_request(manager, request);
+    }
+    assert_int_equal(tier_stats(tier).num_pinned_blocks, 6);
+    assert_int_equal(num_free_blocks(manager), 1);
+    for (int32_t length = 17; length <= 8 * 16; length++) {
+        append_tokens(manager, decoding, "1");
+        if (length == 33) { /* nothing is left but what the copies hold */
+            assert_int_equal(allocate(manager, decoding, 32, 1), PKV_NO_FREE_BLOCKS);
+            assert_int_equal(stats_of(manager).num_pending_blocks, 6);
+        }
+        if (length == 33 || length == 81) {
+            assert_int_equal(pkv_swap_commit(tier, swaps[length == 81]), PKV_OK);
+        }
+        assert_int_equal(allocate(manager, decoding, length - 1, 1), PKV_OK);
+    }
+    assert_int_equal(tier_stats(tier).num_pinned_blocks, 0);
+    assert_int_equal(num_free_blocks(manager), 0);
+    end_request(manager, decoding);
+    end_tier(tier);
+}
+
 /* A restart brings the tokens with the keys. Under the right keys, the second block's tokens are
  * others: it is no hit. */
 static void restored_tokens_are_compared(void **state) {
@@ -219,6 +255,7 @@ int main(void) {
         fixture_test(foreign_lineage_is_no_hit),
         fixture_test(stored_tokens_are_compared),
         fixture_test(restored_tokens_are_compared),
+        fixture_test(copies_that_end_while_one_decodes_free_their_blocks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
