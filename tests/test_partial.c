@@ -27,14 +27,28 @@ static pkv_manager *make_partial_manager(int32_t num_blocks, int32_t block_size,
     return make_manager(&config);
 }
 
-/* A prompt that is computed by a step of its own, and gone. */
-static void cache_prompt(pkv_manager *manager, uint64_t step, const char *text) {
-    pkv_request request = open_prompt(manager, "%s", text);
+static pkv_manager *make_two_groups(int32_t num_blocks, const pkv_group_config *groups) {
+    pkv_manager_config config = partial_config(num_blocks, 4, 1);
 
+    config.groups = groups;
+    config.num_groups = 2;
+    return make_manager(&config);
+}
+
+/* A prompt that is computed by a step of its own, and gone. */
+static void cache_as(pkv_manager *manager, pkv_request_args args, uint64_t step, const char *text) {
+    pkv_request request;
+
+    args.struct_size = sizeof args;
+    request = open_prompt_as(manager, &args, "%s", text);
     (void)admit_in_step(manager, request, step);
     assert_ok(pkv_step_complete(manager, step));
-    (void)pkv_take_copies(manager, 0, (pkv_block_copy[4]){{0, 0}}, 4, &(int32_t){0});
+    assert_ok(pkv_take_copies(manager, 0, (pkv_block_copy[4]){{0, 0}}, 4, &(int32_t){0}));
     end_request(manager, request);
+}
+
+static void cache_prompt(pkv_manager *manager, uint64_t step, const char *text) {
+    cache_as(manager, (pkv_request_args){0}, step, text);
 }
 
 static const char *copies_text(pkv_manager *manager) {
@@ -240,17 +254,6 @@ static int32_t hit_as(pkv_manager *manager, pkv_request_args args, const char *t
     return find_hit(manager, open_prompt_as(manager, &args, "%s", text));
 }
 
-static void cache_as(pkv_manager *manager, pkv_request_args args, uint64_t step, const char *text) {
-    pkv_request request;
-
-    args.struct_size = sizeof args;
-    request = open_prompt_as(manager, &args, "%s", text);
-    (void)admit_in_step(manager, request, step);
-    assert_ok(pkv_step_complete(manager, step));
-    assert_ok(pkv_take_copies(manager, 0, (pkv_block_copy[4]){{0, 0}}, 4, &(int32_t){0}));
-    end_request(manager, request);
-}
-
 static void adapter_salt_and_media_must_be_the_same(void **state) {
     pkv_manager *manager = make_partial_manager(60, 4, 1);
     pkv_media cat = {.offset = 1, .num_tokens = 2};
@@ -368,20 +371,20 @@ static void batch_waits_until_the_copy_was_taken(void **state) {
     assert_ok(pkv_batch_build(manager, 0, &(pkv_batch_entry){request, 7, 1}, 1, &batch));
 }
 
-/* Blocks 1 and 2 cached, all others held but for `num_free`. */
-static pkv_manager *make_full_manager(int32_t num_free) {
+/* Blocks 1 and 2 cached, all others held. */
+static pkv_manager *make_full_manager(void) {
     pkv_manager *manager = make_partial_manager(12, 4, 1);
     pkv_request other;
 
     cache_prompt(manager, 1, "0..7");
-    other = open_prompt(manager, "%d*5", 4 * (9 - num_free));
+    other = open_prompt(manager, "36*5");
     (void)admit_in_step(manager, other, 2);
-    assert_int_equal(num_free_blocks(manager), num_free + 2);
+    assert_int_equal(num_free_blocks(manager), 2);
     return manager;
 }
 
 static void without_a_block_to_spare_the_source_itself_is_taken(void **state) {
-    pkv_manager *manager = make_full_manager(0);
+    pkv_manager *manager = make_full_manager();
     pkv_request request = open_prompt(manager, "0..6 90");
     pkv_slots_args args = slots_of(0, 1);
     pkv_slots slots = make_slots();
@@ -402,20 +405,8 @@ static void without_a_block_to_spare_the_source_itself_is_taken(void **state) {
     assert_int_equal(find_hit(manager, open_prompt(manager, "0..6 7 91")), 4);
 }
 
-static void one_block_to_spare_keeps_the_source(void **state) {
-    pkv_manager *manager = make_full_manager(1);
-    pkv_request request = open_prompt(manager, "0..6 90");
-
-    (void)state;
-    assert_int_equal(admit_in_step(manager, request, 3), 7);
-    assert_int_equal(num_free_blocks(manager), 0);
-    assert_int_equal((int32_t)stats_of(manager).num_copies, 1);
-    (void)copies_text(manager);
-    assert_int_equal(num_free_blocks(manager), 1);
-}
-
 static void partial_hit_is_refused_only_where_none_would_fit(void **state) {
-    pkv_manager *manager = make_full_manager(0);
+    pkv_manager *manager = make_full_manager();
     pkv_request requests[1] = {open_prompt(manager, "0..6 90..94")}; /* three blocks, two free */
     pkv_slots_args args = slots_of(0, 5);
     pkv_slots slots = make_slots();
@@ -492,17 +483,13 @@ static void loads_begin_at_a_block(void **state) {
 
 static void groups_agree_on_the_shorter_start(void **state) {
     pkv_group_config groups[2] = {full_group(4), window_group(4, 6)};
-    pkv_manager_config config = partial_config(40, 4, 1);
-    pkv_manager *manager;
+    pkv_manager *manager = make_two_groups(40, groups);
     pkv_request request;
     pkv_request other;
     pkv_slots_args args = slots_of(0, 1);
     pkv_slots slots = make_slots();
 
     (void)state;
-    config.groups = groups;
-    config.num_groups = 2;
-    manager = make_manager(&config);
     cache_as(manager, (pkv_request_args){0}, 1, "0..3 4 5 6 70");
     other = open_prompt(manager, "0..3 4 60 61 62");
     (void)admit_in_step(manager, other, 2);
@@ -529,16 +516,12 @@ static void groups_agree_on_the_shorter_start(void **state) {
 
 static void what_is_to_spare_is_shared_by_the_groups(void **state) {
     pkv_group_config groups[2] = {full_group(4), full_group(4)};
-    pkv_manager_config config = partial_config(6, 4, 1);
-    pkv_manager *manager;
+    pkv_manager *manager = make_two_groups(6, groups);
     pkv_request request;
     pkv_slots_args args = slots_of(0, 1);
     pkv_slots slots = make_slots();
 
     (void)state;
-    config.groups = groups;
-    config.num_groups = 2;
-    manager = make_manager(&config);
     cache_prompt(manager, 1, "0..7"); /* four blocks; one is left */
     request = open_prompt(manager, "0..6 90");
     args.num_new_computed_tokens = find_hit(manager, request);
@@ -598,7 +581,6 @@ int main(void) {
         fixture_test(request_taken_out_of_the_step_keeps_copy_and_blocks),
         fixture_test(batch_waits_until_the_copy_was_taken),
         fixture_test(without_a_block_to_spare_the_source_itself_is_taken),
-        fixture_test(one_block_to_spare_keeps_the_source),
         fixture_test(partial_hit_is_refused_only_where_none_would_fit),
         fixture_test(caller_may_round_down_but_not_up),
         fixture_test(source_that_went_since_the_lookup_is_not_found),

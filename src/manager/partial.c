@@ -108,7 +108,7 @@ int32_t pkvi_partial_extend(pkv_manager *manager,
     struct pkvi_table_row *row = pkvi_manager_row(manager, g, row_number);
     pkv_block_id *cell = &pkvi_manager_cells(manager, g, row_number)[row->num_blocks];
     pkv_block_id source = manager->lookup->sources[g];
-    bool was_free = manager->pool->states[source].ref_cnt == 1;
+    bool was_free = manager->pool->states[source].ref_cnt == 1; /* now held by this call alone */
     bool is_kept = !was_free || *num_spare > 0;
 
     if (is_kept) {

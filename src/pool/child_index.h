@@ -5,8 +5,8 @@
  * Only blocks whose content is known to be computed are in it, since rows are copied from them. It
  * compares no tokens and verifies nothing.
  *
- * The one idea: a list may name a wrong block, as two parents can have one hash, but never leaves
- * a right one out; who asks computes the key of what it found. So 16 bytes a block do. */
+ * The one idea: a list may name a wrong block, as two parents can have one hash; who asks computes
+ * the key of what it found, which has to be done anyway. So 16 bytes a block do. */
 #ifndef PKVI_POOL_CHILD_INDEX_H
 #define PKVI_POOL_CHILD_INDEX_H
 
