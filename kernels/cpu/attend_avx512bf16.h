@@ -68,24 +68,26 @@ INLINE int64_t few_pack_pairs(const struct pkvi_cpu_tile *tile, const int num_ro
 
 /* scores[key][row] = scale * query row . key */
 INLINE void few_pair_scores(const struct pkvi_cpu_tile *tile,
-                            const struct pkvi_cpu_rows *rows,
+                            const struct few_step *rows,
                             float *scores,
                             int64_t pitch,
                             const int num_rows) {
     const uint16_t *query = (const uint16_t *)(const void *)tile->scratch->packed_query;
     const int64_t head_size = tile->op->cache.head_size;
-    const int64_t value_size = tile->op->cache.v_head_size * (int64_t)sizeof(uint16_t);
     const int64_t whole = head_size - head_size % PAIR_WIDTH;
     const __mmask32 tail = (__mmask32)((1u << (head_size % PAIR_WIDTH)) - 1u);
     const vector scale = vector_set(pair_query_scale(tile));
     const int parts = FEW_ACCUMULATORS / num_rows;
+    struct few_stream stream =
+        few_start_fetch(rows->value, rows->count,
+                        tile->op->cache.v_head_size * (int64_t)sizeof(uint16_t), rows->count);
 
     for (int32_t t = 0; t < rows->count; t++) {
         const uint16_t *key = (const uint16_t *)(const void *)rows->key[t];
         vector sums[FEW_ACCUMULATORS];
         int64_t d = 0;
 
-        few_prefetch(rows->value[t], value_size);
+        few_fetch(&stream);
         UNROLL
         for (int i = 0; i < FEW_ACCUMULATORS; i++) {
             sums[i] = vector_zero();
@@ -131,13 +133,14 @@ INLINE void few_pairs(struct pkvi_cpu_tile *tile, const int num_rows) {
     int64_t pitch = few_pack_pairs(tile, num_rows);
     struct few_walk walk;
 
-    few_begin(tile, &walk, num_rows);
+    few_begin(tile, &walk, PKV_DTYPE_BFLOAT16, num_rows);
     while (walk.first < tile->end_key) {
-        few_find(tile, &walk);
-        few_pair_scores(tile, few_now(&walk), tile->scratch->scores, pitch, num_rows);
-        few_take(tile, &walk, PKV_DTYPE_BFLOAT16, num_rows);
+        const struct few_step now = few_now(tile, &walk);
+
+        few_pair_scores(tile, &now, tile->scratch->scores, pitch, num_rows);
+        few_take(tile, &walk, &now, PKV_DTYPE_BFLOAT16, num_rows);
     }
-    few_end(tile, &walk, num_rows);
+    few_end(tile, &walk, PKV_DTYPE_BFLOAT16, num_rows);
 }
 
 /* ---- Many rows: the walk and the products of the template, packing and softmax of its own */

@@ -6,81 +6,138 @@
  *
  * The one idea: keys are read row by row in address order and each vector of a key is used for
  * every query row at once; meanwhile the values of the same step are fetched, and while the values
- * are used, the keys of the next step. Scores stand as [key][row], so that softmax runs over whole
- * vectors and the weights of one key lie side by side.
+ * are used, the keys of the next step (few_stream.h). Scores stand as [key][row], so that softmax
+ * runs over whole vectors and the weights of one key lie side by side.
  *
  * Row counts are padded to 1, 2, 4 or 8 with zero queries, whose results nobody reads. */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/few_stream.h"
 
 /* Accumulators that are in flight at once: enough to hide the latency of a fused multiply-add. */
 #define FEW_ACCUMULATORS 8
 
-/* Bytes of a cache line. */
-#define LINE 64
+/* Query rows that share a register block; 8 rows are two groups, which convert the cache twice and
+ * in return read half as many weights and query vectors for each multiply-add. */
+#define FEW_GROUP 4
 
-/* Steps ahead whose addresses are found, and their pages touched, so that address translation is
- * warm when they come; and the places of the ring that holds them. */
-#define TOUCH_STEPS 3
-#define RING (TOUCH_STEPS + 1)
+/* Keys of a step of the loop over values. */
+#define FEW_UNROLL 4
 
-/* Fetch a row of `size` bytes. */
-INLINE void few_prefetch(const unsigned char *row, int64_t size) {
-    for (int64_t x = 0; x < size; x += LINE) {
-        __builtin_prefetch(row + x);
+/* Windows of keys ahead whose addresses are found, and their pages touched, so that address
+ * translation is warm when they come; and the places of the ring that holds them. */
+#define TOUCH_WINDOWS 3
+#define RING (TOUCH_WINDOWS + 1)
+
+/* Bytes of keys that a step uses, about: keys and values of a step and what is fetched meanwhile
+ * stay in a first-level cache of 32 KiB together with the query and the accumulators. */
+#define STEP_BYTES 6144
+#define MIN_STEP 8
+
+#ifndef VECTOR_LOADS_PAIRS
+/* Two vectors of elements that lie side by side; an instruction set may give them in an order that
+ * is cheaper, see vector_avx2.h. */
+INLINE void vector_load_pair(const unsigned char *source,
+                             const pkv_dtype dtype,
+                             vector *first,
+                             vector *second) {
+    *first = vector_load_kv(source, dtype);
+    *second = vector_load_kv(source + VECTOR_WIDTH * (int64_t)pkv_dtype_size(dtype), dtype);
+}
+
+INLINE bool vector_has_pair_order(const pkv_dtype dtype) {
+    (void)dtype;
+    return false;
+}
+
+INLINE void vector_order_pair(float *pair, const bool is_forth) {
+    (void)pair;
+    (void)is_forth;
+}
+#endif
+
+/* sums[token][row] += query row . key, over one vector of each key. */
+INLINE void few_multiply(
+    vector *sums, const vector *k, const float *query, int64_t pitch, const int num_rows) {
+    const int num_tokens = FEW_ACCUMULATORS / num_rows;
+
+    UNROLL
+    for (int row = 0; row < num_rows; row++) {
+        vector q = vector_keep(vector_load(query + row * pitch));
+
+        UNROLL
+        for (int i = 0; i < num_tokens; i++) {
+            sums[i * num_rows + row] = vector_fma(k[i], q, sums[i * num_rows + row]);
+        }
     }
 }
 
-/* scores[key][row] = query row . key, for the tokens of one register block. */
+/* scores[key][row] = query row . key, for the tokens and rows of one register block. */
 INLINE void few_block(const struct pkvi_cpu_tile *tile,
+                      struct few_stream *stream,
                       const unsigned char *const *keys,
+                      const float *query,
                       float *scores,
+                      int32_t score_pitch,
                       const pkv_dtype dtype,
                       const int num_rows) {
-    const float *query = tile->scratch->query;
     const int64_t pitch = tile->query_pitch;
     const int64_t size = (int64_t)pkv_dtype_size(dtype);
     const int64_t head_size = tile->op->cache.head_size;
-    const int64_t whole = head_size - head_size % VECTOR_WIDTH;
     const int num_tokens = FEW_ACCUMULATORS / num_rows;
     vector sums[FEW_ACCUMULATORS];
+    int64_t d = 0;
 
     UNROLL
     for (int i = 0; i < FEW_ACCUMULATORS; i++) {
         sums[i] = vector_zero();
     }
-    for (int64_t d = 0; d < head_size; d += VECTOR_WIDTH) {
+    for (; d + 2 * VECTOR_WIDTH <= head_size; d += 2 * VECTOR_WIDTH) {
+        vector first[FEW_ACCUMULATORS], second[FEW_ACCUMULATORS];
+
+        few_fetch(stream);
+        UNROLL
+        for (int i = 0; i < num_tokens; i++) {
+            vector_load_pair(keys[i] + d * size, dtype, &first[i], &second[i]);
+        }
+        few_multiply(sums, first, query + d, pitch, num_rows);
+        few_multiply(sums, second, query + d + VECTOR_WIDTH, pitch, num_rows);
+    }
+    for (; d < head_size; d += VECTOR_WIDTH) {
         vector k[FEW_ACCUMULATORS];
 
         UNROLL
         for (int i = 0; i < num_tokens; i++) {
-            k[i] = VECTOR_WIDTH <= PKV_HEAD_SIZE_STEP || d < whole
+            k[i] = VECTOR_WIDTH <= PKV_HEAD_SIZE_STEP || d + VECTOR_WIDTH <= head_size
                        ? vector_load_kv(keys[i] + d * size, dtype)
                        : vector_load_kv_half(keys[i] + d * size, dtype);
         }
-        UNROLL
-        for (int row = 0; row < num_rows; row++) {
-            vector q = vector_keep(vector_load(query + row * pitch + d));
-
-            UNROLL
-            for (int i = 0; i < num_tokens; i++) {
-                sums[i * num_rows + row] = vector_fma(k[i], q, sums[i * num_rows + row]);
-            }
-        }
+        few_multiply(sums, k, query + d, pitch, num_rows);
     }
-    vector_store_sums(scores, sums, FEW_ACCUMULATORS);
+    if (score_pitch == num_rows) {
+        vector_store_sums(scores, sums, FEW_ACCUMULATORS);
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < num_tokens; i++) {
+        vector_store_sums(scores + i * score_pitch, sums + i * num_rows, num_rows);
+    }
 }
 
 /* Scores of all keys of a step; meanwhile its values are fetched. The last block may score its last
  * key again, behind what anybody reads: so the sum of a key never depends on its neighbours. */
 INLINE void few_scores(const struct pkvi_cpu_tile *tile,
-                       const struct pkvi_cpu_rows *rows,
+                       const struct few_step *rows,
                        float *scores,
                        const pkv_dtype dtype,
                        const int num_rows) {
     const int64_t value_size = tile->op->cache.v_head_size * (int64_t)pkv_dtype_size(dtype);
-    const int num_tokens = FEW_ACCUMULATORS / num_rows;
+    const int group = num_rows < FEW_GROUP ? num_rows : FEW_GROUP;
+    const int num_tokens = FEW_ACCUMULATORS / group;
+    const int64_t num_calls = (tile->op->cache.head_size / (2 * VECTOR_WIDTH)) *
+                              ((rows->count + num_tokens - 1) / num_tokens) * (num_rows / group);
+    struct few_stream stream = few_start_fetch(rows->value, rows->count, value_size, num_calls);
 
     for (int32_t t = 0; t < rows->count; t += num_tokens) {
         const unsigned char *keys[FEW_ACCUMULATORS];
@@ -90,9 +147,12 @@ INLINE void few_scores(const struct pkvi_cpu_tile *tile,
             int32_t token = t + i < rows->count ? t + i : rows->count - 1;
 
             keys[i] = rows->key[token];
-            few_prefetch(rows->value[token], value_size);
         }
-        few_block(tile, keys, scores + (int64_t)t * num_rows, dtype, num_rows);
+        UNROLL
+        for (int row = 0; row < num_rows; row += group) {
+            few_block(tile, &stream, keys, tile->scratch->query + row * tile->query_pitch,
+                      scores + (int64_t)t * num_rows + row, num_rows, dtype, group);
+        }
     }
 }
 
@@ -179,40 +239,59 @@ INLINE void few_softmax_rows(struct few_state *state,
     }
 }
 
-/* The keys of the next step, which are fetched while the values of this one are used: whole rows in
- * address order, which the processor's own prefetcher follows, and evenly over the slabs. */
-struct few_ahead {
-    const struct pkvi_cpu_rows *rows;
-    int64_t row_size;
-    int32_t row, rows_per_call;
-};
+/* Values of a slab from one fetch of the next keys to the next. */
+#define FETCH_STEP 2
 
-/* Values of a slab from one call to the next. */
-#define AHEAD_STEP 8
+/* What a slab loads of a value row. */
+enum few_part { PAIRS, ONE_VECTOR, HALF_VECTOR };
 
-INLINE void few_fetch_ahead(struct few_ahead *ahead) {
-    for (int32_t i = 0; i < ahead->rows_per_call && ahead->row < ahead->rows->count; i++) {
-        few_prefetch(ahead->rows->key[ahead->row++], ahead->row_size);
+/* sums[row][vector] += weight of the row * the vectors at `value`. */
+INLINE void few_add(vector *sums,
+                    const unsigned char *value,
+                    const float *weights,
+                    const pkv_dtype dtype,
+                    const int num_rows,
+                    const int num_vectors,
+                    const enum few_part part) {
+    const int64_t step = VECTOR_WIDTH * (int64_t)pkv_dtype_size(dtype);
+    vector v[FEW_ACCUMULATORS];
+
+    if (part == PAIRS) {
+        UNROLL
+        for (int i = 0; i < num_vectors; i += 2) {
+            vector_load_pair(value + i * step, dtype, &v[i], &v[i + 1]);
+        }
+    } else {
+        v[0] =
+            part == HALF_VECTOR ? vector_load_kv_half(value, dtype) : vector_load_kv(value, dtype);
+    }
+    UNROLL
+    for (int row = 0; row < num_rows; row++) {
+        vector weight = vector_keep(vector_set(weights[row]));
+
+        UNROLL
+        for (int i = 0; i < num_vectors; i++) {
+            sums[row * num_vectors + i] = vector_fma(weight, v[i], sums[row * num_vectors + i]);
+        }
     }
 }
 
-/* accumulator[row][column ...] += sum over keys of weight * value, for `num_vectors` vectors; or
- * for the half vector at the end of a row. */
-INLINE void few_slab(const struct pkvi_cpu_tile *tile,
-                     const struct pkvi_cpu_rows *rows,
-                     struct few_ahead *ahead,
+/* accumulator[row][0 ...] += sum over keys of weight * value, for `num_vectors` vectors from
+ * `column` on and `num_rows` rows; weights and accumulator are those of the first of them. */
+INLINE void few_slab(const struct few_step *rows,
+                     struct few_stream *stream,
                      const float *weights,
-                     const struct few_state *state,
-                     int64_t column,
+                     int32_t weight_pitch,
+                     const float *factor,
+                     float *accumulator,
+                     int64_t pitch,
+                     int64_t offset,
                      const pkv_dtype dtype,
                      const int num_rows,
                      const int num_vectors,
-                     const bool is_half) {
-    float *accumulator = tile->scratch->accumulator + column;
-    const int64_t pitch = tile->accumulator_pitch;
-    const int64_t offset = column * (int64_t)pkv_dtype_size(dtype);
-    const int64_t step = VECTOR_WIDTH * (int64_t)pkv_dtype_size(dtype);
+                     const enum few_part part) {
     vector sums[FEW_ACCUMULATORS];
+    int32_t t = 0;
 
     UNROLL
     for (int row = 0; row < num_rows; row++) {
@@ -220,33 +299,25 @@ INLINE void few_slab(const struct pkvi_cpu_tile *tile,
         for (int i = 0; i < num_vectors; i++) {
             vector sum = vector_load(accumulator + row * pitch + i * VECTOR_WIDTH);
 
-            if (state->has_factor) {
-                sum = vector_multiply(sum, vector_set(state->factor[row]));
+            if (factor != NULL) {
+                sum = vector_multiply(sum, vector_set(factor[row]));
             }
             sums[row * num_vectors + i] = sum;
         }
     }
-    for (int32_t t = 0; t < rows->count; t++) {
-        const unsigned char *value = rows->value[t] + offset;
-        vector v[FEW_ACCUMULATORS];
-
-        if (t % AHEAD_STEP == 0) {
-            few_fetch_ahead(ahead);
-        }
+    for (; t + FEW_UNROLL <= rows->count; t += FEW_UNROLL) {
         UNROLL
-        for (int i = 0; i < num_vectors; i++) {
-            v[i] = is_half ? vector_load_kv_half(value, dtype)
-                           : vector_load_kv(value + i * step, dtype);
-        }
-        UNROLL
-        for (int row = 0; row < num_rows; row++) {
-            vector weight = vector_set(weights[t * num_rows + row]);
-
-            UNROLL
-            for (int i = 0; i < num_vectors; i++) {
-                sums[row * num_vectors + i] = vector_fma(weight, v[i], sums[row * num_vectors + i]);
+        for (int i = 0; i < FEW_UNROLL; i++) {
+            if (i % FETCH_STEP == 0) {
+                few_fetch(stream);
             }
+            few_add(sums, rows->value[t + i] + offset, weights + (t + i) * weight_pitch, dtype,
+                    num_rows, num_vectors, part);
         }
+    }
+    for (; t < rows->count; t++) {
+        few_add(sums, rows->value[t] + offset, weights + t * weight_pitch, dtype, num_rows,
+                num_vectors, part);
     }
     UNROLL
     for (int row = 0; row < num_rows; row++) {
@@ -258,40 +329,45 @@ INLINE void few_slab(const struct pkvi_cpu_tile *tile,
 }
 
 INLINE void few_values(const struct pkvi_cpu_tile *tile,
-                       const struct pkvi_cpu_rows *rows,
-                       const struct pkvi_cpu_rows *next,
+                       const struct few_step *rows,
+                       const struct few_step *next,
                        const float *weights,
                        const struct few_state *state,
                        const pkv_dtype dtype,
                        const int num_rows) {
     const int64_t head_size = tile->op->cache.v_head_size;
-    const int num_vectors = FEW_ACCUMULATORS / num_rows < 4 ? FEW_ACCUMULATORS / num_rows : 4;
-    const int64_t whole = head_size - head_size % VECTOR_WIDTH;
-    const int64_t num_slabs =
-        (head_size + num_vectors * VECTOR_WIDTH - 1) / (num_vectors * VECTOR_WIDTH);
-    struct few_ahead ahead = {
-        .rows = next,
-        .row_size = tile->op->cache.head_size * (int64_t)pkv_dtype_size(dtype),
-        .rows_per_call = (int32_t)((AHEAD_STEP + num_slabs - 1) / num_slabs),
-    };
-    int64_t d = 0;
+    const int64_t size = (int64_t)pkv_dtype_size(dtype);
+    const int group = num_rows < FEW_GROUP ? num_rows : FEW_GROUP;
+    const int num_vectors = FEW_ACCUMULATORS / group;
+    const int64_t num_slabs = (head_size + num_vectors * VECTOR_WIDTH - 1) /
+                              (num_vectors * VECTOR_WIDTH) * (num_rows / group);
+    const int64_t calls_per_slab = rows->count / FEW_UNROLL * (FEW_UNROLL / FETCH_STEP);
+    struct few_stream stream = few_start_fetch(
+        next->key, next->count, tile->op->cache.head_size * size, num_slabs * calls_per_slab);
 
-    for (; d + num_vectors * VECTOR_WIDTH <= whole; d += num_vectors * VECTOR_WIDTH) {
-        few_slab(tile, rows, &ahead, weights, state, d, dtype, num_rows, num_vectors, false);
-    }
-    for (; num_vectors > 1 && d + VECTOR_WIDTH <= whole; d += VECTOR_WIDTH) {
-        few_slab(tile, rows, &ahead, weights, state, d, dtype, num_rows, 1, false);
-    }
-    if (VECTOR_WIDTH > PKV_HEAD_SIZE_STEP && d < head_size) {
-        few_slab(tile, rows, &ahead, weights, state, d, dtype, num_rows, 1, true);
-    }
-}
+#define FEW_SLAB(num_vectors, part)                                                                \
+    few_slab(rows, &stream, weights + row, num_rows,                                               \
+             state->has_factor ? state->factor + row : NULL,                                       \
+             tile->scratch->accumulator + row * tile->accumulator_pitch + d,                       \
+             tile->accumulator_pitch, d * size, dtype, group, num_vectors, part)
+    for (int row = 0; row < num_rows; row += group) {
+        int64_t d = 0;
 
-/* Keys of the step that starts at `first`. */
-INLINE int32_t few_count(const struct pkvi_cpu_tile *tile, int64_t first) {
-    int64_t left = tile->end_key - first;
-
-    return left <= 0 ? 0 : left < PKVI_CPU_FEW_KEYS ? (int32_t)left : PKVI_CPU_FEW_KEYS;
+        for (; d + num_vectors * VECTOR_WIDTH <= head_size; d += num_vectors * VECTOR_WIDTH) {
+            FEW_SLAB(num_vectors, PAIRS);
+        }
+        for (; num_vectors > 2 && d + 2 * VECTOR_WIDTH <= head_size; d += 2 * VECTOR_WIDTH) {
+            FEW_SLAB(2, PAIRS);
+        }
+        if (d + VECTOR_WIDTH <= head_size) {
+            FEW_SLAB(1, ONE_VECTOR);
+            d += VECTOR_WIDTH;
+        }
+        if (VECTOR_WIDTH > PKV_HEAD_SIZE_STEP && d < head_size) {
+            FEW_SLAB(1, HALF_VECTOR);
+        }
+    }
+#undef FEW_SLAB
 }
 
 /* softcap * tanh(x / softcap). With y = |x| / softcap it is (1 - e^(-2y)) / (1 + e^(-2y)) and x's
@@ -311,22 +387,73 @@ NOINLINE void soft_cap_scores(float softcap, float *scores, int32_t count) {
 
 /* ---- A walk over the keys of a tile, step by step; a kernel brings its scores */
 
-/* Where the keys of the step at `first` and of the TOUCH_STEPS behind it are. */
+/* Where the keys of the window around `first` and of the TOUCH_WINDOWS behind it are. */
 struct few_walk {
-    struct pkvi_cpu_rows rows[RING];
+    struct pkvi_cpu_rows windows[RING];
     struct few_state state;
-    int64_t first, step, found;
+    int64_t first, found; /* key of the next step, and of the next window to find */
+    int32_t step_size;
+    bool has_passes; /* something stands between scores and weights beside masks */
 };
 
-INLINE void few_find(const struct pkvi_cpu_tile *tile, struct few_walk *walk) {
-    int64_t step = (walk->found - tile->first_key) / PKVI_CPU_FEW_KEYS;
+INLINE struct pkvi_cpu_rows *few_window(const struct pkvi_cpu_tile *tile,
+                                        struct few_walk *walk,
+                                        int64_t key) {
+    return &walk->windows[(key - tile->first_key) / PKVI_CPU_FEW_KEYS % RING];
+}
 
-    pkvi_cpu_find_rows(tile, walk->found, few_count(tile, walk->found), &walk->rows[step % RING]);
+INLINE void few_find(const struct pkvi_cpu_tile *tile, struct few_walk *walk) {
+    int64_t left = tile->end_key - walk->found;
+    struct pkvi_cpu_rows *out = few_window(tile, walk, walk->found);
+    const struct pkvi_cpu_rows *before =
+        walk->found > tile->first_key ? few_window(tile, walk, walk->found - 1) : NULL;
+
+    if (left <= 0) {
+        out->count = 0;
+        return;
+    }
+    pkvi_cpu_find_next_rows(tile, walk->found,
+                            left < PKVI_CPU_FEW_KEYS ? (int32_t)left : PKVI_CPU_FEW_KEYS, before,
+                            out);
     walk->found += PKVI_CPU_FEW_KEYS;
 }
 
+/* The step at `key`; none behind the last key. */
+INLINE struct few_step few_step_at(const struct pkvi_cpu_tile *tile,
+                                   struct few_walk *walk,
+                                   int64_t key) {
+    int32_t start = (int32_t)((key - tile->first_key) % PKVI_CPU_FEW_KEYS);
+    const struct pkvi_cpu_rows *window = few_window(tile, walk, key);
+    int32_t left = key < tile->end_key ? window->count - start : 0;
+    struct few_step step = {window->key + start, window->value + start,
+                            left < walk->step_size ? left : walk->step_size};
+
+    return step;
+}
+
+/* Bring rows of floats into the order of columns that vector_load_pair gives, or back. */
+INLINE void few_order(float *rows,
+                      int64_t head_size,
+                      int64_t pitch,
+                      const int num_rows,
+                      const pkv_dtype dtype,
+                      const bool is_forth) {
+    for (int row = 0; vector_has_pair_order(dtype) && row < num_rows; row++) {
+        for (int64_t d = 0; d + 2 * VECTOR_WIDTH <= head_size; d += 2 * VECTOR_WIDTH) {
+            vector_order_pair(rows + row * pitch + d, is_forth);
+        }
+    }
+}
+
+INLINE int64_t few_key_size(const struct pkvi_cpu_tile *tile) {
+    return tile->op->cache.head_size * (int64_t)pkv_dtype_size(tile->op->args.k_cache.dtype);
+}
+
 /* Start with nothing seen, and with rows of zeros behind the tile's. */
-INLINE void few_begin(struct pkvi_cpu_tile *tile, struct few_walk *walk, const int num_rows) {
+INLINE void few_begin(struct pkvi_cpu_tile *tile,
+                      struct few_walk *walk,
+                      const pkv_dtype dtype,
+                      const int num_rows) {
     struct pkvi_cpu_scratch *scratch = tile->scratch;
 
     for (int lane = 0; lane < VECTOR_WIDTH; lane++) {
@@ -338,45 +465,66 @@ INLINE void few_begin(struct pkvi_cpu_tile *tile, struct few_walk *walk, const i
         memset(scratch->query + row * tile->query_pitch, 0,
                (size_t)tile->query_pitch * sizeof(float));
     }
+    few_order(scratch->query, tile->op->cache.head_size, tile->query_pitch, num_rows, dtype, true);
     memset(scratch->accumulator, 0, (size_t)(num_rows * tile->accumulator_pitch) * sizeof(float));
     walk->first = walk->found = tile->first_key;
-    walk->step = 0;
-    for (int i = 0; i < TOUCH_STEPS; i++) {
+    walk->step_size = PKVI_CPU_FEW_KEYS;
+    while (walk->step_size > MIN_STEP && walk->step_size * few_key_size(tile) > STEP_BYTES) {
+        walk->step_size /= 2;
+    }
+    walk->has_passes = tile->op->args.softcap > 0.0f || tile->second_scale != 1.0f ||
+                       tile->op->args.alibi_slopes != NULL ||
+                       tile->op->cache.k_scale_kind == PKVI_SCALE_TOKEN_HEAD ||
+                       tile->op->cache.v_scale_kind == PKVI_SCALE_TOKEN_HEAD;
+    for (int i = 0; i < TOUCH_WINDOWS; i++) {
         few_find(tile, walk);
     }
 }
 
-/* The rows whose scores are due. */
-INLINE const struct pkvi_cpu_rows *few_now(const struct few_walk *walk) {
-    return &walk->rows[walk->step % RING];
+/* The step whose scores are due. */
+INLINE struct few_step few_now(const struct pkvi_cpu_tile *tile, struct few_walk *walk) {
+    if ((walk->first - tile->first_key) % PKVI_CPU_FEW_KEYS == 0) {
+        few_find(tile, walk);
+    }
+    return few_step_at(tile, walk, walk->first);
 }
 
-/* Scores of these rows become weights, their values are added, and the walk goes on. */
+/* Scores of this step become weights, their values are added, and the walk goes on. */
 INLINE void few_take(struct pkvi_cpu_tile *tile,
                      struct few_walk *walk,
+                     const struct few_step *now,
                      const pkv_dtype dtype,
                      const int num_rows) {
-    const struct pkvi_cpu_rows *now = few_now(walk);
+    const struct few_step next = few_step_at(tile, walk, walk->first + walk->step_size);
     const float softcap = tile->op->args.softcap;
     float *scores = tile->scratch->scores;
     int32_t count = now->count;
 
-    pkvi_cpu_scale_scores(tile, walk->first, count, num_rows, scores);
-    if (softcap > 0.0f) {
-        soft_cap_scores(softcap, scores, count * num_rows);
+    if (walk->has_passes) {
+        pkvi_cpu_scale_scores(tile, walk->first, count, num_rows, scores);
+        if (softcap > 0.0f) {
+            soft_cap_scores(softcap, scores, count * num_rows);
+        }
+        pkvi_cpu_bias_scores(tile, walk->first, count, num_rows, scores);
     }
-    pkvi_cpu_bias_scores(tile, walk->first, count, num_rows, scores);
-    pkvi_cpu_mask_scores(tile, walk->first, count, num_rows, scores);
+    if (pkvi_cpu_needs_mask(tile, walk->first, count)) {
+        pkvi_cpu_mask_scores(tile, walk->first, count, num_rows, scores);
+    }
     few_softmax_rows(&walk->state, scores, count * num_rows, num_rows);
-    pkvi_cpu_scale_weights(tile, walk->first, count, num_rows, scores);
-    few_values(tile, now, &walk->rows[(walk->step + 1) % RING], scores, &walk->state, dtype,
-               num_rows);
-    walk->first += PKVI_CPU_FEW_KEYS;
-    walk->step++;
+    if (walk->has_passes) {
+        pkvi_cpu_scale_weights(tile, walk->first, count, num_rows, scores);
+    }
+    few_values(tile, now, &next, scores, &walk->state, dtype, num_rows);
+    walk->first += walk->step_size;
 }
 
-/* Leave maximum and sum of each row in the scratch. */
-INLINE void few_end(struct pkvi_cpu_tile *tile, const struct few_walk *walk, const int num_rows) {
+/* Leave maximum and sum of each row in the scratch, and its columns in their order. */
+INLINE void few_end(struct pkvi_cpu_tile *tile,
+                    const struct few_walk *walk,
+                    const pkv_dtype dtype,
+                    const int num_rows) {
+    few_order(tile->scratch->accumulator, tile->op->cache.v_head_size, tile->accumulator_pitch,
+              num_rows, dtype, false);
     for (int row = 0; row < num_rows; row++) {
         float sum = 0.0f;
 
@@ -391,13 +539,14 @@ INLINE void few_end(struct pkvi_cpu_tile *tile, const struct few_walk *walk, con
 INLINE void few_template(struct pkvi_cpu_tile *tile, const pkv_dtype dtype, const int num_rows) {
     struct few_walk walk;
 
-    few_begin(tile, &walk, num_rows);
+    few_begin(tile, &walk, dtype, num_rows);
     while (walk.first < tile->end_key) {
-        few_find(tile, &walk);
-        few_scores(tile, few_now(&walk), tile->scratch->scores, dtype, num_rows);
-        few_take(tile, &walk, dtype, num_rows);
+        const struct few_step now = few_now(tile, &walk);
+
+        few_scores(tile, &now, tile->scratch->scores, dtype, num_rows);
+        few_take(tile, &walk, &now, dtype, num_rows);
     }
-    few_end(tile, &walk, num_rows);
+    few_end(tile, &walk, dtype, num_rows);
 }
 
 /* One instance for each dtype and padded number of rows. */

@@ -150,6 +150,13 @@ void pkvi_cpu_find_rows(const struct pkvi_cpu_tile *tile,
                         int32_t count,
                         struct pkvi_cpu_rows *out);
 
+/* The same for keys that come behind those of `before`, the last of which it continues. */
+void pkvi_cpu_find_next_rows(const struct pkvi_cpu_tile *tile,
+                             int64_t first,
+                             int32_t count,
+                             const struct pkvi_cpu_rows *before,
+                             struct pkvi_cpu_rows *out);
+
 /* The three passes over scores[key][row_pitch] of keys [first, first + count), in this order with
  * the kernel's own soft cap behind the first: scale of each key, ALiBi and second scale, mask. Each
  * but the mask does nothing where it is not asked for; the mask sets what a row does not see to

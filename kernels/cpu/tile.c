@@ -9,25 +9,36 @@
 #include "base/paged.h"
 #include "kernels/cpu/cpu.h"
 
-/* Fetch a line of each page of a slab, so that address translation is warm when its rows come. */
-static void touch_pages(const unsigned char *slab, int64_t size) {
+/* Fetch a line of each page of a slab, so that address translation is warm when its rows come; not
+ * where the slab follows the one before it: there the processor sees the next page coming, and a
+ * line fetched out of turn only disturbs that. */
+static void touch_pages(const unsigned char *slab, const unsigned char *expected, int64_t size) {
+    if (slab == expected) {
+        return;
+    }
     for (int64_t x = 0; x < size; x += 4096) {
         __builtin_prefetch(slab + x, 0, 2);
     }
 }
 
-void pkvi_cpu_find_rows(const struct pkvi_cpu_tile *tile,
-                        int64_t first,
-                        int32_t count,
-                        struct pkvi_cpu_rows *out) {
+void pkvi_cpu_find_next_rows(const struct pkvi_cpu_tile *tile,
+                             int64_t first,
+                             int32_t count,
+                             const struct pkvi_cpu_rows *before,
+                             struct pkvi_cpu_rows *out) {
     const pkv_tensor *k_cache = &tile->op->args.k_cache;
     const pkv_tensor *v_cache = &tile->op->args.v_cache;
     int64_t element_size = (int64_t)pkv_dtype_size(k_cache->dtype);
     int64_t key_step = k_cache->stride[2] * element_size;
     int64_t value_step = v_cache->stride[2] * element_size;
     int32_t block_size = tile->op->cache.block_size;
+    const unsigned char *next_key = NULL, *next_value = NULL;
     int32_t i = 0;
 
+    if (before != NULL) {
+        next_key = before->key[before->count - 1] + key_step;
+        next_value = before->value[before->count - 1] + value_step;
+    }
     out->count = count;
     while (i < count) {
         struct pkvi_place place = pkvi_place_of_position(tile->table, block_size, first + i);
@@ -40,15 +51,24 @@ void pkvi_cpu_find_rows(const struct pkvi_cpu_tile *tile,
         int32_t left = block_size - (int32_t)place.physical_block_offset;
 
         left = left < count - i ? left : count - i;
-        touch_pages(key, left * key_step);
-        touch_pages(value, left * value_step);
+        touch_pages(key, next_key, left * key_step);
+        touch_pages(value, next_value, left * value_step);
         for (; left > 0; left--, i++) {
             out->key[i] = key;
             out->value[i] = value;
             key += key_step;
             value += value_step;
         }
+        next_key = key;
+        next_value = value;
     }
+}
+
+void pkvi_cpu_find_rows(const struct pkvi_cpu_tile *tile,
+                        int64_t first,
+                        int32_t count,
+                        struct pkvi_cpu_rows *out) {
+    pkvi_cpu_find_next_rows(tile, first, count, NULL, out);
 }
 
 /* Multiply each key's row of `scores` by its scale per token. */

@@ -11,6 +11,7 @@
 
 #define VECTOR_WIDTH 8
 #define VECTOR_E4M3_UNIT 256.0f
+#define VECTOR_LOADS_PAIRS 1
 
 typedef __m256 vector;
 
@@ -117,17 +118,35 @@ INLINE void vector_transpose(vector *rows) {
     }
 }
 
+/* The sums of 8 vectors, one a lane: halves, then pairs, then neighbours are added. */
+INLINE vector vector_sums_8(const vector *a) {
+    vector half[4], quarter[2];
+
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        half[i] = _mm256_add_ps(_mm256_insertf128_ps(a[i], _mm256_castps256_ps128(a[i + 4]), 1),
+                                _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+    }
+    UNROLL
+    for (int i = 0; i < 2; i++) {
+        quarter[i] = _mm256_add_ps(_mm256_blend_ps(half[2 * i], half[2 * i + 1], 0xcc),
+                                   _mm256_shuffle_ps(half[2 * i], half[2 * i + 1], 0x4e));
+    }
+    return _mm256_add_ps(_mm256_shuffle_ps(quarter[0], quarter[1], 0x88),
+                         _mm256_shuffle_ps(quarter[0], quarter[1], 0xdd));
+}
+
 /* target[i] = sum of a[i], for count in 1, 2, 4, 8. */
 INLINE void vector_store_sums(float *target, const vector *a, const int count) {
-    if (count >= 4) {
-        UNROLL
-        for (int i = 0; i < count; i += 4) {
-            vector sums =
-                _mm256_hadd_ps(_mm256_hadd_ps(a[i], a[i + 1]), _mm256_hadd_ps(a[i + 2], a[i + 3]));
+    if (count == 8) {
+        vector_store(target, vector_sums_8(a));
+        return;
+    }
+    if (count == 4) {
+        vector sums = _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
 
-            _mm_storeu_ps(target + i,
-                          _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1)));
-        }
+        _mm_storeu_ps(target,
+                      _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1)));
         return;
     }
     UNROLL
@@ -140,16 +159,23 @@ INLINE void vector_store_sums(float *target, const vector *a, const int count) {
     }
 }
 
-/* 8 e4m3 values / 256: the bits of a float16 with the exponent 8 too small. Sign extension has
- * the sign twice, in bits 14 and 15, and the mask takes one away. Adding 0x80 carries into bit
- * 14 for NaN only, whose exponent it completes. */
+/* 16 sign-extended e4m3 values / 256: the bits of float16 with the exponent 8 too small. Sign
+ * extension has the sign twice, in bits 14 and 15, and the mask takes one away. Adding 0x80 carries
+ * into bit 14 for NaN only, whose exponent it completes. */
+INLINE __m256i vector_e4m3_halves(__m256i wide) {
+    __m256i half = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbf80));
+    __m256i is_nan = _mm256_and_si256(_mm256_add_epi16(half, _mm256_set1_epi16(0x80)),
+                                      _mm256_set1_epi16(0x4000));
+
+    return _mm256_or_si256(half, is_nan);
+}
+
+/* 8 e4m3 values / 256. */
 INLINE vector vector_from_e4m3(const void *source) {
     __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)source));
-    __m128i half = _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16((short)0xbf80));
-    __m128i is_nan =
-        _mm_and_si128(_mm_add_epi16(half, _mm_set1_epi16(0x80)), _mm_set1_epi16(0x4000));
 
-    return _mm256_cvtph_ps(_mm_or_si128(half, is_nan));
+    return _mm256_cvtph_ps(
+        _mm256_castsi256_si128(vector_e4m3_halves(_mm256_castsi128_si256(wide))));
 }
 
 /* VECTOR_WIDTH elements of a cache row, e4m3 divided by VECTOR_E4M3_UNIT. */
@@ -173,6 +199,56 @@ INLINE vector vector_load_kv(const unsigned char *source, const pkv_dtype dtype)
 /* The last 8 elements of a row whose length is no multiple of VECTOR_WIDTH: never here. */
 INLINE vector vector_load_kv_half(const unsigned char *source, const pkv_dtype dtype) {
     return vector_load_kv(source, dtype);
+}
+
+/* Two vectors of elements that lie side by side, in the order that is cheapest: bfloat16 as those
+ * at even and those at odd places, the halves of each 32 bits; else as they lie. */
+INLINE void vector_load_pair(const unsigned char *source,
+                             const pkv_dtype dtype,
+                             vector *first,
+                             vector *second) {
+    if (dtype == PKV_DTYPE_BFLOAT16) {
+        __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)source);
+
+        *first = _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+        *second = _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(-65536)));
+        return;
+    }
+    if (dtype == PKV_DTYPE_FLOAT8_E4M3) {
+        __m256i halves = vector_e4m3_halves(
+            _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)source)));
+
+        *first = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+        *second = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+        return;
+    }
+    *first = vector_load_kv(source, dtype);
+    *second = vector_load_kv(source + VECTOR_WIDTH * (int64_t)pkv_dtype_size(dtype), dtype);
+}
+
+/* Whether that order is another than that of the memory. */
+INLINE bool vector_has_pair_order(const pkv_dtype dtype) {
+    return dtype == PKV_DTYPE_BFLOAT16;
+}
+
+/* Bring two vectors of floats into that order, or back. */
+INLINE void vector_order_pair(float *pair, const bool is_forth) {
+    vector a = vector_load(pair), b = vector_load(pair + VECTOR_WIDTH);
+
+    if (is_forth) {
+        __m256d even = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88));
+        __m256d odd = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
+
+        a = _mm256_castpd_ps(_mm256_permute4x64_pd(even, 0xd8));
+        b = _mm256_castpd_ps(_mm256_permute4x64_pd(odd, 0xd8));
+    } else {
+        vector low = _mm256_unpacklo_ps(a, b), high = _mm256_unpackhi_ps(a, b);
+
+        a = _mm256_permute2f128_ps(low, high, 0x20);
+        b = _mm256_permute2f128_ps(low, high, 0x31);
+    }
+    vector_store(pair, a);
+    vector_store(pair + VECTOR_WIDTH, b);
 }
 
 INLINE void vector_store_float16(void *target, vector value) {
