@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Which blocks of a request a swap-out would copy, and which slots it would keep. It changes nothing
- * but flights that are free.
+/* Which blocks of a request a swap-out would copy, and which slots it would keep. It changes
+ * nothing but flights that are free.
  *
  * The one idea: flights are drafted on the free list, which costs nothing to give up. */
 #include "tier/tier.h"
@@ -68,7 +68,7 @@ struct draft_piece {
     struct pkvi_index_home homes[PLAN_PIECE];
 };
 
-/* Read the columns from piece->first on ahead, before `end` and as far as their keys lie together. */
+/* Read columns ahead: from piece->first on, before `end`, as far as their keys lie together. */
 static void approach_piece(const pkv_tier *tier,
                            int32_t g,
                            struct pkvi_key_cursor *cursor,

@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* The inside of a tier: the pool of slots, the open swaps and their flights, and the helpers that
- * its files share. Life and content are in tier.c, what the tier holds of a request in find.c, what a
- * swap-out would do in draft.c, planning in swap.c, the ends of swaps in flight.c, the checker in
+ * its files share. Life and content are in tier.c, what the tier holds of a request in find.c, what
+ * a swap-out would do in draft.c, planning in swap.c, the ends of swaps in flight.c, the checker in
  * check.c.
  *
  * The one idea: a flight is one block under way, and the only thing that pins: everything that a
