@@ -87,7 +87,7 @@ bool preempt_policies_run(const preempt_policies *policies, preempt_row *rows, i
     return is_right;
 }
 
-/* By cost, against the better of recompute and swap over the same link: rows come as they were run. */
+/* By cost, against the better of recompute and swap over the same link: rows are in order. */
 static double ratio_to_best(const preempt_row *rows, int32_t row) {
     double recompute = rows[0].result.seconds;
     double swap = rows[row - 1].result.seconds;

@@ -178,8 +178,8 @@ static void stored_tokens_are_compared(void **state) {
     end_tier(tier);
 }
 
-/* Two requests were kept and ended; afterwards nobody is admitted, one goes on decoding. Copies end in
- * the middle of that, and their blocks are there for it. */
+/* Two requests were kept and ended; afterwards nobody is admitted, one goes on decoding. Copies end
+ * in the middle of that, and their blocks are there for it. */
 static void copies_that_end_while_one_decodes_free_their_blocks(void **state) {
     pkv_manager *manager = make_small_manager(9, 16);
     pkv_tier *tier = make_tier(manager, 8);
