@@ -273,7 +273,7 @@ cudaError_t cudaMemcpyBatchAsync(void *const *to,
                                  cudaMemcpyAttributes *attributes,
                                  size_t *,
                                  size_t num_attributes,
-                                 cudaStream_t stream) {
+                                 cudaStream_t stream)
 #else
 cudaError_t cudaMemcpyBatchAsync(void **to,
                                  void **from,
@@ -283,8 +283,9 @@ cudaError_t cudaMemcpyBatchAsync(void **to,
                                  size_t *,
                                  size_t num_attributes,
                                  size_t *,
-                                 cudaStream_t stream) {
+                                 cudaStream_t stream)
 #endif
+{
     PKVI_CALL()
     if (simt_get_device()->driver_version < 12080) {
         return end_call(cudaErrorCallRequiresNewerDriver);
