@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* The batch of bench_attention and the readers it is compared with; see attention_setup.h. */
+/* The batch of bench_attention; see attention_setup.h. What it is compared with stands in
+ * attention_read.c. */
 #include "attention_setup.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory.h"
 #include "random.h"
 
-/* Keys of one work item of the plan: the readers go by it. */
-#define CHUNK PKV_PLAN_DEFAULT_CHUNK_SIZE
 /* Tokens that are filled in one call. */
 #define FILL_TOKENS 256
 
@@ -193,8 +193,8 @@ bool attention_setup_create(attention_setup *setup,
     size_t pool_size = setup->kv_size / (size_t)(setup->num_blocks - 1) * (size_t)setup->num_blocks;
     size_t query_size = (size_t)c->num_requests * (size_t)c->query_len *
                         (size_t)(c->num_query_heads * c->head_size);
-    setup->contiguous = aligned_alloc(4096, round_up(setup->kv_size));
-    setup->pool = aligned_alloc(4096, round_up(pool_size));
+    setup->contiguous = bench_memory_allocate(setup->kv_size);
+    setup->pool = bench_memory_allocate(pool_size);
     setup->query = aligned_alloc(4096, round_up(query_size * 4));
     setup->output = aligned_alloc(4096, round_up(query_size * 4));
     setup->rows = calloc((size_t)c->num_requests, sizeof(int32_t));
@@ -278,69 +278,4 @@ pkv_status attention_setup_run(attention_setup *setup, pkv_device *device, atten
         args.k_scale = args.v_scale = one;
     }
     return pkv_attention(device, setup->plan, &args, NULL);
-}
-
-/* ---- Readers */
-
-/* Or all words of a piece; what a reader does with a byte is to have it loaded. */
-static uint64_t read_piece(const unsigned char *piece, size_t size) {
-    const uint64_t *words = (const uint64_t *)(const void *)piece;
-    uint64_t a = 0, b = 0, c = 0, d = 0;
-
-    for (size_t i = 0; i + 8 <= size / 8; i += 8) {
-        a |= words[i] | words[i + 1];
-        b |= words[i + 2] | words[i + 3];
-        c |= words[i + 4] | words[i + 5];
-        d |= words[i + 6] | words[i + 7];
-    }
-    return a | b | c | d;
-}
-
-uint64_t attention_read_sequential(const attention_setup *setup, int32_t part, int32_t num_parts) {
-    size_t share = setup->kv_size / (size_t)num_parts / 64 * 64;
-
-    return read_piece(setup->pool + share * (size_t)part, share);
-}
-
-uint64_t attention_read_traversal(const attention_setup *setup,
-                                  attention_table table,
-                                  int32_t part,
-                                  int32_t num_parts) {
-    const attention_setup_config *c = &setup->config;
-    int which = table == TABLE_CONTIGUOUS ? 0 : 1;
-    const pkv_tensor *views[] = {&setup->k_cache[which], &setup->v_cache[which]};
-    int64_t element_size = (int64_t)pkv_dtype_size(c->kv_dtype);
-    size_t slab = (size_t)(c->block_size * c->head_size * element_size);
-    int32_t step = CHUNK / c->block_size > 0 ? CHUNK / c->block_size : 1;
-    uint64_t result = 0;
-    int64_t unit = 0;
-
-    for (int32_t request = 0; request < c->num_requests; request++) {
-        const pkv_block_id *row = setup->tables[table] + request * setup->num_columns;
-
-        for (int32_t first = 0; first < setup->num_columns; first += step) {
-            for (int32_t head = 0; head < c->num_kv_heads; head++, unit++) {
-                if (unit % num_parts != part) {
-                    continue;
-                }
-                for (int32_t i = first; i < first + step && i < setup->num_columns; i++) {
-                    for (int half = 0; half < 2; half++) {
-                        const pkv_tensor *view = views[half];
-                        int64_t offset = row[i] * view->stride[0] + head * view->stride[1];
-                        int32_t far = i + 1 < setup->num_columns ? i + 1 : i;
-                        int64_t next = row[far] * view->stride[0] + head * view->stride[1];
-
-                        /* The next slab comes in while this one is read, as in the kernel. */
-                        for (size_t x = 0; x < slab; x += 64) {
-                            __builtin_prefetch((unsigned char *)view->data + next * element_size +
-                                               x);
-                            result |= read_piece(
-                                (unsigned char *)view->data + offset * element_size + x, 64);
-                        }
-                    }
-                }
-            }
-        }
-    }
-    return result;
 }

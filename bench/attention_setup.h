@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* What bench_attention measures on: one batch whose keys and values lie twice in memory, contiguous
- * for each sequence and head, and in a pool of blocks; tables in several orders; the call of the
- * kernel; and readers that only load the same bytes. */
+ * for each sequence and head, and in a pool of blocks; tables in several orders; and the call of the
+ * kernel. Readers that only load the same bytes stand in attention_read.h. */
 #ifndef PKV_BENCH_ATTENTION_SETUP_H
 #define PKV_BENCH_ATTENTION_SETUP_H
 
@@ -57,14 +57,5 @@ pkv_status attention_setup_fill(attention_setup *setup, pkv_device *device, atte
 
 /* One call of the kernel. */
 pkv_status attention_setup_run(attention_setup *setup, pkv_device *device, attention_table table);
-
-/* Load every byte of keys and values once, from start to end. */
-uint64_t attention_read_sequential(const attention_setup *setup, int32_t part, int32_t num_parts);
-
-/* Load them in the order of the kernel: request, chunk, head, block, keys then values. */
-uint64_t attention_read_traversal(const attention_setup *setup,
-                                  attention_table table,
-                                  int32_t part,
-                                  int32_t num_parts);
 
 #endif

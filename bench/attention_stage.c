@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "attention_read.h"
+
 #define CHUNK PKV_PLAN_DEFAULT_CHUNK_SIZE
 #define HEAD_SIZE 128
 #define GROUP 4

@@ -9,7 +9,6 @@
  * variants of a case run in turn in each round; medians of the rounds are reported, and ratios are
  * medians of same-round ratios. Bytes of keys and values count once. */
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +17,10 @@
 #include "attention_blas.h"
 #include "attention_cuda.h"
 #include "attention_peak.h"
+#include "attention_read.h"
 #include "attention_setup.h"
 #include "attention_stage.h"
+#include "memory.h"
 #include "options.h"
 #include "report.h"
 
@@ -50,55 +51,12 @@ static const char *const variant_names[NUM_VARIANTS] = {"sequential read",
 static struct {
     const char *device;
     int32_t threads, rounds, scale;
-    bool json, prefill, decode, full;
+    bool json, prefill, decode, full, small_pages;
     const char *instructions, *stage, *only;
 } options = {.device = "cpu", .threads = 1, .rounds = 7, .scale = 8, .instructions = "auto"};
 
 static bench_progress progress;
-
-/* ---- Readers on as many threads as the device has */
-
-struct reader {
-    const attention_setup *setup;
-    enum variant variant;
-    int32_t part;
-    pthread_t thread;
-    uint64_t result;
-};
-
-static void *run_reader(void *context) {
-    struct reader *reader = context;
-
-    reader->result = reader->variant == READ_SEQUENTIAL
-                         ? attention_read_sequential(reader->setup, reader->part, options.threads)
-                         : attention_read_traversal(
-                               reader->setup,
-                               reader->variant == WALK_CONTIGUOUS ? TABLE_CONTIGUOUS : TABLE_RANDOM,
-                               reader->part, options.threads);
-    return NULL;
-}
-
-/* Keeps the compiler from dropping what is read. */
-static volatile uint64_t sink;
-
-static bool read_all(const attention_setup *setup, enum variant variant) {
-    struct reader readers[PKV_MAX_CPU_THREADS];
-
-    for (int32_t i = 0; i < options.threads; i++) {
-        readers[i] = (struct reader){.setup = setup, .variant = variant, .part = i};
-        if (i > 0 && pthread_create(&readers[i].thread, NULL, run_reader, &readers[i]) != 0) {
-            return false;
-        }
-    }
-    (void)run_reader(&readers[0]);
-    for (int32_t i = 0; i < options.threads; i++) {
-        if (i > 0) {
-            (void)pthread_join(readers[i].thread, NULL);
-        }
-        sink |= readers[i].result;
-    }
-    return true;
-}
+static double large_share = 1.0; /* the least of all cases so far */
 
 /* ---- One case */
 
@@ -120,8 +78,9 @@ static double time_variant(attention_setup *setup, pkv_device *device, enum vari
         TABLE_RANDOM,   TABLE_CONTIGUOUS, TABLE_RANDOM, TABLE_CONTIGUOUS,
         TABLE_IDENTITY, TABLE_EXTENTS,    TABLE_RANDOM, TABLE_ONE_BLOCK};
     int64_t start = now_ns();
-    bool is_done = variant <= WALK_RANDOM
-                       ? read_all(setup, variant)
+    bool is_done = variant == READ_SEQUENTIAL ? attention_read(setup, options.threads)
+                   : variant <= WALK_RANDOM
+                       ? attention_walk(setup, tables[variant], options.threads)
                        : attention_setup_run(setup, device, tables[variant]) == PKV_OK;
 
     return is_done ? (double)(now_ns() - start) : -1.0;
@@ -192,6 +151,16 @@ static void report_decode(const attention_setup *setup,
     }
 }
 
+/* How many of the bytes that the ratios compare lie in large pages. */
+static void report_pages(const attention_setup *setup, const char *name) {
+    double share = bench_memory_large_share(setup->pool, setup->kv_size);
+
+    large_share = share < large_share ? share : large_share;
+    if (options.json) {
+        bench_json_line(stdout, BENCH, name, "large pages", "share", share, NULL, NAN);
+    }
+}
+
 static bool run_decode(pkv_device *device,
                        const attention_setup_config *c,
                        const char *name,
@@ -216,6 +185,7 @@ static bool run_decode(pkv_device *device,
             bench_progress_round(&progress, name, round, options.rounds);
         }
         report_decode(&setup, name, times, table);
+        report_pages(&setup, name);
     }
     attention_setup_destroy(&setup);
     return is_good;
@@ -242,7 +212,7 @@ static bool run_prefill(pkv_device *device,
         for (int32_t round = 0; round < options.rounds; round++) {
             kernel[round] = time_variant(&setup, device, KERNEL_RANDOM);
             contiguous[round] = time_variant(&setup, device, KERNEL_CONTIGUOUS);
-            peak[round] = attention_peak_gflops(now_ns) * options.threads;
+            peak[round] = attention_peak_gflops(options.threads, now_ns);
             by_hand[round] = has_blas ? attention_blas_time(c, options.threads, now_ns) : NAN;
             bench_progress_round(&progress, name, round, options.rounds);
         }
@@ -307,6 +277,7 @@ static bool run_decode_cases(pkv_device *device) {
     }
     if (!options.json) {
         bench_table_print(&table, stdout, 0);
+        (void)printf("\nkeys and values in large pages: %.0f%% or more\n", 100.0 * large_share);
     }
     return is_good;
 }
@@ -541,6 +512,7 @@ static int run_on_cpu(void) {
         options.scale = 1;
         options.rounds = 11;
     }
+    bench_memory_use_small_pages(options.small_pages);
     config.num_threads = options.threads;
     if (pkv_device_create_cpu(&config, &device) != PKV_OK) {
         const char *reason = NULL;
@@ -584,6 +556,8 @@ int main(int argc, char **argv) {
          "stages of a decode only: read, qk, qk+softmax, pv, full, or all; cuda: all", 0, 0},
         {"only", BENCH_STRING, &options.only, "TEXT", "cuda: only cases whose name contains TEXT",
          0, 0},
+        {"small-pages", BENCH_FLAG, &options.small_pages, NULL,
+         "keys and values in the smallest pages; default: in large ones where there are any", 0, 0},
         {"decode", BENCH_FLAG, &options.decode, NULL, "decode only", 0, 0},
         {"prefill", BENCH_FLAG, &options.prefill, NULL, "prefill only", 0, 0},
         {"json", BENCH_FLAG, &options.json, NULL, "JSON lines", 0, 0},
