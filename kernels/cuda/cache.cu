@@ -125,50 +125,8 @@ __device__ void store_row(
     }
 }
 
-/* Write a row to its place in the cache. */
-__device__ void store_cached(const pkv_tensor &cache,
-                             const pkv_tensor &scale_tensor,
-                             pkvi_scale_kind kind,
-                             pkvi_place place,
-                             int head,
-                             const source_row &row,
-                             const rotation &turn) {
-    const int64_t element = pkvi_place_element(place, head, cache.stride);
-    unsigned char *target = pkvi::element_address(
-        cache,
-        simt::has_mistake(PKVI_MISTAKE_NARROW_SLOTS) ? element & INT64_C(0x7fffffff) : element);
-    float *scales = static_cast<float *>(scale_tensor.data);
-    float scale = 1.0f;
-
-    if (kind == PKVI_SCALE_NONE && turn.half == 0 && cache.dtype == row.dtype) {
-        const int bytes = pkvi::element_bytes(row.dtype);
-        pkvi::copy_bytes(target, row.body, row.body_size * bytes, simt::lane_index(),
-                         simt::warp_size);
-        pkvi::copy_bytes(target + row.body_size * bytes, row.tail,
-                         (row.size - row.body_size) * bytes, simt::lane_index(), simt::warp_size);
-        return;
-    }
-    if (kind == PKVI_SCALE_TENSOR || kind == PKVI_SCALE_HEAD) {
-        scale = scales[kind == PKVI_SCALE_HEAD ? head : 0];
-    } else if (kind == PKVI_SCALE_TOKEN_HEAD) {
-        scale = compute_scale(row, turn, cache.dtype);
-        if (simt::lane_index() == 0) {
-            scales[pkvi_place_element(place, head, scale_tensor.stride)] = scale;
-        }
-    }
-    store_row(target, cache.dtype, row, turn, scale);
-}
-
-__device__ void rotate_query(const pkvi_write_kv &op, int64_t token, int head) {
-    const pkv_tensor &query = op.args.query;
-    const unsigned char *address = row_address(query, token, head);
-    const source_row row = {address, address, query.dtype, op.cache.head_size, op.cache.head_size};
-
-    store_row(const_cast<unsigned char *>(address), query.dtype, row, find_rotation(op, token),
-              1.0f);
-}
-
-__device__ void write_key(const pkvi_write_kv &op, int64_t token, pkvi_place place, int head) {
+/* The source of a key: the body, and behind it the tail where that comes on its own. */
+__device__ source_row key_row(const pkvi_write_kv &op, int64_t token, int head) {
     const int body_size = op.cache.head_size - op.tail_size;
     const pkv_dtype dtype = body_size > 0 ? op.args.key.dtype : op.args.key_tail.dtype;
     source_row row = {nullptr, nullptr, dtype, body_size, op.cache.head_size};
@@ -179,17 +137,37 @@ __device__ void write_key(const pkvi_write_kv &op, int64_t token, pkvi_place pla
     if (op.tail_size > 0) {
         row.tail = row_address(op.args.key_tail, token, head);
     }
-    store_cached(op.args.k_cache, op.args.k_scale, op.cache.k_scale_kind, place, head, row,
-                 find_rotation(op, token));
+    return row;
 }
 
-__device__ void write_value(const pkvi_write_kv &op, int64_t token, pkvi_place place, int head) {
-    const unsigned char *address = row_address(op.args.value, token, head);
-    const source_row row = {address, address, op.args.value.dtype, op.cache.v_head_size,
-                            op.cache.v_head_size};
-    const rotation none = {nullptr, nullptr, 0, 0, false};
+/* A row that lies in one piece. */
+__device__ source_row whole_row(const pkv_tensor &tensor, int64_t token, int head, int size) {
+    const unsigned char *address = row_address(tensor, token, head);
 
-    store_cached(op.args.v_cache, op.args.v_scale, op.cache.v_scale_kind, place, head, row, none);
+    return {address, address, tensor.dtype, size, size};
+}
+
+/* What a cached row is divided by; the scale of a row of its own is written on the way. */
+__device__ float find_scale(const pkv_tensor &scale_tensor,
+                            pkvi_scale_kind kind,
+                            pkvi_place place,
+                            int head,
+                            const source_row &row,
+                            const rotation &turn,
+                            pkv_dtype dtype) {
+    float *scales = static_cast<float *>(scale_tensor.data);
+
+    if (kind == PKVI_SCALE_NONE) {
+        return 1.0f;
+    }
+    if (kind != PKVI_SCALE_TOKEN_HEAD) {
+        return scales[kind == PKVI_SCALE_HEAD ? head : 0];
+    }
+    const float scale = compute_scale(row, turn, dtype);
+    if (simt::lane_index() == 0) {
+        scales[pkvi_place_element(place, head, scale_tensor.stride)] = scale;
+    }
+    return scale;
 }
 
 /* Rows of one token: query heads, key heads, value heads. */
@@ -200,31 +178,67 @@ __device__ __host__ int64_t rows_per_token(const pkvi_write_kv &op) {
            static_cast<int64_t>(halves) * op.cache.num_kv_heads;
 }
 
+/* Row `index` of a token. Queries are rotated where they are. Keys and values go one way: twice the
+ * code would spill on architectures that save registers around a division. */
+__device__ void write_row(const pkvi_write_kv &op, int64_t token, int index) {
+    const rotation none = {nullptr, nullptr, 0, 0, false};
+    const bool is_query = index < op.num_query_heads;
+    int head = is_query ? index : index - op.num_query_heads;
+    const bool is_key = !is_query && op.cache.head_size > 0 && head < op.cache.num_kv_heads;
+    const rotation turn = is_query || is_key ? find_rotation(op, token) : none;
+
+    if (is_query) {
+        const source_row row = whole_row(op.args.query, token, head, op.cache.head_size);
+
+        store_row(const_cast<unsigned char *>(row.body), row.dtype, row, turn, 1.0f);
+        return;
+    }
+    const int64_t slot = op.args.slot_mapping[token];
+    if (slot < 0) {
+        return;
+    }
+    if (!is_key && op.cache.head_size > 0) {
+        head -= op.cache.num_kv_heads;
+    }
+    const source_row row = is_key ? key_row(op, token, head)
+                                  : whole_row(op.args.value, token, head, op.cache.v_head_size);
+    const pkv_tensor &cache = is_key ? op.args.k_cache : op.args.v_cache;
+    const pkvi_scale_kind kind = is_key ? op.cache.k_scale_kind : op.cache.v_scale_kind;
+    const pkvi_place place = pkvi_place_of_slot(slot, op.cache.block_size);
+    const int64_t element = pkvi_place_element(place, head, cache.stride);
+    unsigned char *target = pkvi::element_address(
+        cache,
+        simt::has_mistake(PKVI_MISTAKE_NARROW_SLOTS) ? element & INT64_C(0x7fffffff) : element);
+
+    if (kind == PKVI_SCALE_NONE && turn.half == 0 && cache.dtype == row.dtype) {
+        const int bytes = pkvi::element_bytes(row.dtype);
+        pkvi::copy_bytes(target, row.body, row.body_size * bytes, simt::lane_index(),
+                         simt::warp_size);
+        pkvi::copy_bytes(target + row.body_size * bytes, row.tail,
+                         (row.size - row.body_size) * bytes, simt::lane_index(), simt::warp_size);
+        return;
+    }
+    const float scale = find_scale(is_key ? op.args.k_scale : op.args.v_scale, kind, place, head,
+                                   row, turn, cache.dtype);
+    store_row(target, cache.dtype, row, turn, scale);
+}
+
 __global__ void __launch_bounds__(warps_per_block *simt::warp_size)
     write_kv_kernel(const __grid_constant__ pkvi_write_kv op) {
-    const int64_t per_token = rows_per_token(op);
-    const int64_t step = static_cast<int64_t>(gridDim.x) * warps_per_block;
+    /* A launch has fewer warps than 2^31, so that no division is of 64 bits. */
+    const int per_token = static_cast<int>(rows_per_token(op));
+    const int first = static_cast<int>(blockIdx.x) * warps_per_block + simt::warp_index();
+    const int step = static_cast<int>(gridDim.x) * warps_per_block;
+    int64_t token = first / per_token;
+    int row = first % per_token;
 
-    for (int64_t index = static_cast<int64_t>(blockIdx.x) * warps_per_block + simt::warp_index();
-         index < op.num_tokens * per_token; index += step) {
-        const int64_t token = index / per_token;
-        int head = static_cast<int>(index - token * per_token);
-
-        if (head < op.num_query_heads) {
-            rotate_query(op, token, head);
-            continue;
-        }
-        const int64_t slot = op.args.slot_mapping[token];
-        if (slot < 0) {
-            continue;
-        }
-        const pkvi_place place = pkvi_place_of_slot(slot, op.cache.block_size);
-        head -= op.num_query_heads;
-        if (op.cache.head_size > 0 && head < op.cache.num_kv_heads) {
-            write_key(op, token, place, head);
-        } else {
-            head -= op.cache.head_size > 0 ? op.cache.num_kv_heads : 0;
-            write_value(op, token, place, head);
+    while (token < op.num_tokens) {
+        write_row(op, token, row);
+        token += step / per_token;
+        row += step % per_token;
+        if (row >= per_token) {
+            row -= per_token;
+            token++;
         }
     }
 }
