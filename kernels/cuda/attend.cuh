@@ -489,8 +489,10 @@ template <class traits> struct attend {
     }
 };
 
+/* The 1 is for the compiler: without it, it spills a few registers to have room for a block more
+ * (seen on 100), which shared memory has no room for. */
 template <class traits>
-__global__ void __launch_bounds__(traits::num_threads) attend_kernel(attention_parameters p) {
+__global__ void __launch_bounds__(traits::num_threads, 1) attend_kernel(attention_parameters p) {
     PKVI_DYNAMIC_SHARED(memory);
     unsigned char *stages = memory;
     unsigned char *queries = stages + p.num_stages * traits::stage_bytes;
