@@ -489,10 +489,12 @@ template <class traits> struct attend {
     }
 };
 
-/* The 1 is for the compiler: without it, it spills a few registers to have room for a block more
- * (seen on 100), which shared memory has no room for. */
+/* The second bound is for the compiler. In the small tile 1: left alone, it spills a few registers
+ * for one more block, which shared memory has no room for (seen on 100). In the large tile 0, left
+ * alone: with 1 it takes all registers there are and spills (seen on 80). */
 template <class traits>
-__global__ void __launch_bounds__(traits::num_threads, 1) attend_kernel(attention_parameters p) {
+__global__ void __launch_bounds__(traits::num_threads, traits::num_key_warps > 1 ? 1 : 0)
+    attend_kernel(attention_parameters p) {
     PKVI_DYNAMIC_SHARED(memory);
     unsigned char *stages = memory;
     unsigned char *queries = stages + p.num_stages * traits::stage_bytes;
