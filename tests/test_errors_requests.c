@@ -7,6 +7,7 @@
 #include "support/fixture.h"
 
 #include <limits.h>
+#include <stddef.h>
 #include <string.h>
 
 /* ---- helpers --------------------------------------------------------------------------------- */
@@ -393,6 +394,12 @@ static void config_out_of_range(void **state) {
         assert_int_equal(pkv_manager_create(&config, &made), PKV_ERROR_INVALID_ARGUMENT);
         assert_null(made);
         assert_string_equal(logged, reason);
+        if (config.min_partial_tokens == 0) { /* a caller whose header does not have it */
+            logged = "";
+            config.struct_size = (uint32_t)offsetof(pkv_manager_config, min_partial_tokens);
+            assert_int_equal(pkv_manager_create(&config, &made), PKV_ERROR_INVALID_ARGUMENT);
+            assert_string_equal(logged, reason);
+        }
     }
     assert_int_equal(pkv_manager_config_check(NULL, NULL), PKV_ERROR_INVALID_ARGUMENT);
     assert_int_equal(pkv_manager_create(&cases[0], NULL), PKV_ERROR_INVALID_ARGUMENT);

@@ -15,6 +15,7 @@
  * to whole blocks to do without. pkv_allocate_slots then gives the request a block of its own and
  * queues the copy; where not one block is to spare for keeping both, the cached block itself is
  * taken, as if it had been evicted, so that such a hit never needs a block more than one without.
+ * It is among the new blocks then and holds tokens already: leave clearing to fill_new_blocks.
  * Compared are the youngest PKV_MAX_PARTIAL_CANDIDATES blocks with that past, and everything that a
  * whole block is compared by: tokens, adapter, salt, media of the block. Only content that is there
  * is copied: of blocks whose step is complete, and of those that pkv_cache_blocks published, which
@@ -93,7 +94,9 @@ PKV_API pkv_status pkv_truncate(pkv_manager *manager, pkv_request request, int32
  * No block is a target twice, and none is both source and target, so the pairs may run in parallel;
  * all pieces of one list (PKV_MORE), too. A list is run before another step's list is taken. Until
  * it is taken a pair keeps its source from being handed out, and freeing its target cancels it;
- * pkv_batch_build and the exports return PKV_ERROR_BUSY while copies of the group wait.
+ * pkv_batch_build and the exports return PKV_ERROR_BUSY while copies of the group wait. Once taken,
+ * a source may be handed out again: whatever writes blocks that were given out later (steps,
+ * pkv_swap_in, external loads) runs after the copies of every list taken before.
  *
  * Copying whole blocks is enough. Returns PKV_OK, PKV_MORE, PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_take_copies(pkv_manager *manager,

@@ -164,11 +164,12 @@ PKV_API pkv_status pkv_swap_out(pkv_tier *tier,
  *        it may have hit what the step was to compute.
  * slots  may be NULL. plan->num_tokens says how many tokens come.
  *
- * Run the copies after what wrote the slots, after the fills of the blocks (pkv_take_fills) and
- * before the step that reads them; what is being loaded is not computed meanwhile. Nothing of the
- * request is published before the commit; then the loaded blocks are, and the others by the next
- * pkv_allocate_slots or pkv_cache_blocks. After an abort what the table holds behind
- * num_new_computed_tokens is garbage: pkv_free the request and admit it again.
+ * Run the copies after what wrote the slots, after the fills of the blocks (pkv_take_fills), after
+ * the copies of every list that pkv_take_copies gave before, and before the step that reads them;
+ * what is being loaded is not computed meanwhile. Nothing of the request is published before the
+ * commit; then the loaded blocks are, and the others by the next pkv_allocate_slots or
+ * pkv_cache_blocks. After an abort what the table holds behind num_new_computed_tokens is garbage:
+ * pkv_free the request and admit it again.
  *
  * Returns PKV_OK, PKV_NOT_FOUND (the tier has nothing, or a part of either hit is gone: look up
  * again), PKV_IN_PROGRESS (as pkv_swap_out), PKV_NO_FREE_BLOCKS, PKV_NO_FREE_ROWS and

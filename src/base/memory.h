@@ -46,6 +46,11 @@ bool pkvi_allocator_is_valid(const pkv_allocator *allocator);
  * for a non-zero byte behind what the library knows. */
 pkv_status pkvi_read_struct(void *target, size_t own_size, size_t least_size, const void *source);
 
+/* Whether a caller's struct, which may be of an older header, has `member`. */
+#define PKVI_HAS_MEMBER(source, member)                                                            \
+    ((source)->struct_size >=                                                                      \
+     (size_t)((const char *)(&(source)->member + 1) - (const char *)(source)))
+
 /* Write as much of `source` into a caller's struct as its struct_size has room for; the struct_size
  * itself stays. PKV_ERROR_INVALID_ARGUMENT for NULL or a size below `least_size`. */
 pkv_status pkvi_write_struct(void *target, const void *source, size_t own_size, size_t least_size);

@@ -5,6 +5,8 @@
  * functions stand in kernels/cuda/backend_cuda.c and this file is not compiled. */
 #include <pagedkv/cuda.h>
 
+#include "base/memory.h"
+
 size_t pkv_device_cuda_size(const pkv_cuda_config *config) {
     (void)config;
     return 0;
@@ -23,7 +25,7 @@ pkv_status pkv_device_create_cuda(const pkv_cuda_config *config, pkv_device **ou
     if (out == NULL) {
         return PKV_ERROR_INVALID_ARGUMENT;
     }
-    if (config != NULL && config->struct_size >= sizeof *config && config->log != NULL) {
+    if (config != NULL && PKVI_HAS_MEMBER(config, log_context) && config->log != NULL) {
         config->log(config->log_context, PKV_LOG_ERROR, "this build has no CUDA backend");
     }
     return PKV_ERROR_UNSUPPORTED;

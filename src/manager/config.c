@@ -393,7 +393,7 @@ pkv_status pkv_manager_create(const pkv_manager_config *config, pkv_manager **ou
     *out = NULL;
     status = make_plan(config, &plan, &reason);
     if (status != PKV_OK) {
-        if (config != NULL && config->struct_size >= sizeof *config && config->log != NULL) {
+        if (config != NULL && PKVI_HAS_MEMBER(config, log_context) && config->log != NULL) {
             config->log(config->log_context, PKV_LOG_ERROR, reason);
         }
         return status;

@@ -189,7 +189,7 @@ pkv_status pkv_pool_create(const pkv_pool_config *config, pkv_pool **out) {
     }
     *out = NULL;
     if (status != PKV_OK) {
-        if (config != NULL && config->struct_size >= sizeof *config && config->log != NULL) {
+        if (config != NULL && PKVI_HAS_MEMBER(config, log_context) && config->log != NULL) {
             config->log(config->log_context, PKV_LOG_ERROR, reason);
         }
         return status;
