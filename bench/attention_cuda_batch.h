@@ -17,6 +17,8 @@ typedef struct attention_cuda_shared {
     const attention_cuda_options *options;
     pkv_device *cpu, *cuda;
     cudaEvent_t start, stop;
+    void *other; /* other_size bytes that are written before each measurement */
+    size_t other_size;
     attention_cublas *cublas; /* NULL: no_cublas says why */
     const char *no_cublas;
     int32_t num_cases; /* that options->only has let through */

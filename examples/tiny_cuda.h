@@ -153,6 +153,15 @@ static bool update_plan(struct inputs *in, bool is_first) {
 }
 
 /* A device, a plan for decode steps, and the memory. Without a GPU the program ends here. */
+/* A device that the library cannot use is an error, and none at all a reason not to run. */
+static int has_device(void) {
+    int num_devices = 0, driver_version = 0;
+    cudaError_t error = cudaGetDeviceCount(&num_devices);
+
+    (void)cudaDriverGetVersion(&driver_version); /* 0 where there is none */
+    return error == cudaSuccess ? num_devices > 0
+                                : error != cudaErrorNoDevice && driver_version > 0;
+}
 static void start(void) {
     const pkv_cuda_config config = {.struct_size = sizeof config, .log = say};
     pkv_plan_config plan_config = {.struct_size = sizeof plan_config,
@@ -169,7 +178,7 @@ static void start(void) {
                                    .chunk_size = 64};
     pkv_status status = pkv_device_create_cuda(&config, &device);
 
-    if (status == PKV_ERROR_DEVICE) {
+    if (status == PKV_ERROR_DEVICE && !has_device()) {
         fprintf(stderr, "skipped: this example needs a CUDA device\n");
         exit(exit_not_run);
     }

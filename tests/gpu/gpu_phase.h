@@ -43,7 +43,8 @@ void phase_begin(const char *phase,
                  int argc,
                  char **argv);
 
-/* The device; ends the program with PHASE_EXIT_NO_DEVICE and the reason where there is none. */
+/* The device; ends the program with PHASE_EXIT_NO_DEVICE and the reason where there is none, and as
+ * failed where there is one that the library cannot use. */
 pkv_device *phase_device(void);
 
 /* Count a check; where it fails, print what it was. Returns is_good. */

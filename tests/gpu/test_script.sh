@@ -89,7 +89,8 @@ program gpu_order 'kill -SEGV $$'
 program gpu_items 'sleep 20'
 program test_transfer 'echo "[  PASSED  ] 0 test(s)."'
 program test_attention_write 'echo "[  PASSED  ] 5 test(s)."
-echo "[  FAILED  ] 2 test(s), listed below:"; exit 2'
+echo "[  FAILED  ] 3 test(s), listed below:"; exit 3'
+program test_attention_merge 'echo "[  FAILED  ] 256 test(s), listed below:"; exit 0'
 rm "$scratch/bin/test_attention_refuse"
 run --binaries "$scratch/bin" --log "$scratch/log" --limit 4
 expect 1 '"phase":"graphs","status":"failed","seconds":[0-9]+,"detail":"exit status 1"' \
@@ -99,7 +100,8 @@ expect 1 '"phase":"graphs","status":"failed","seconds":[0-9]+,"detail":"exit sta
 program gpu_items 'exit 0'
 run --binaries "$scratch/bin" --only suite
 expect 1 '"suite transfer","status":"failed".*"0 passed, 0 failed, 0 skipped: nothing was tested"' \
-    '"suite write","status":"failed".*"exit status 2; 5 passed, 2 failed, 0 skipped"' \
+    '"suite write","status":"failed".*"exit status 3; 5 passed, 3 failed, 0 skipped"' \
+    '"suite merge","status":"failed".*"exit status 0; 0 passed, 256 failed, 0 skipped"' \
     '"suite refuse","status":"failed","seconds":[0-9]+,"detail":"exit status 127"' \
     '"suite bitwise","status":"passed"' '"phase":"summary","status":"failed"'
 num_checked=$((num_checked + 2))
