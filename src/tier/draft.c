@@ -55,6 +55,8 @@ static inline void add_draft(const pkv_tier *tier,
         place->slot = slot;
         place->group = g;
         place->column = column;
+        place->previous = draft->last;
+        draft->last = draft->next_free;
         draft->next_free = place->next;
     }
 }
@@ -161,22 +163,18 @@ static void draft_group(const pkv_tier *tier,
 void pkvi_tier_draft(const pkv_tier *tier,
                      const struct pkvi_request *request,
                      struct pkvi_draft *draft) {
-    *draft = (struct pkvi_draft){tier->first_free_flight, 0, 0, 0, request->num_tokens};
+    *draft = (struct pkvi_draft){.next_free = tier->first_free_flight,
+                                 .last = PKVI_NO_FLIGHT,
+                                 .num_tokens = request->num_tokens};
     for (int32_t g = 0; g < tier->manager->num_groups; g++) {
         draft_group(tier, request, g, draft);
     }
 }
 
 void pkvi_tier_touch_kept(const pkv_tier *tier, const struct pkvi_draft *draft) {
-    int32_t previous = PKVI_NO_FLIGHT;
-    int32_t f = tier->first_free_flight;
+    for (int32_t f = draft->last; f != PKVI_NO_FLIGHT; f = tier->flights[f].previous) {
+        pkv_block_id slot = tier->flights[f].slot;
 
-    for (int32_t i = 0; i < draft->num_flights; i++, f = tier->flights[f].next) {
-        tier->flights[f].previous = previous;
-        previous = f;
-    }
-    for (int32_t i = 0; i < draft->num_flights; i++, previous = tier->flights[previous].previous) {
-        pkv_block_id slot = tier->flights[previous].slot;
         if (tier->pool->states[slot].ref_cnt == 0) {
             pkvi_free_queue_remove(&tier->pool->free_queue, slot);
             pkvi_free_queue_append(&tier->pool->free_queue, slot);

@@ -168,7 +168,6 @@ static void perform_out(pkv_tier *tier,
                         int32_t num_copies,
                         pkv_swap_plan *own) {
     int32_t piece[TAKE_TOGETHER];
-    int32_t previous = PKVI_NO_FLIGHT;
     int32_t count = 0;
     int32_t group = 0;
 
@@ -178,9 +177,7 @@ static void perform_out(pkv_tier *tier,
     for (int32_t f = swap->first_flight; f != PKVI_NO_FLIGHT; f = tier->flights[f].next) {
         struct pkvi_flight *flight = &tier->flights[f];
 
-        flight->previous = previous;
         flight->is_open = true;
-        previous = f;
         if (flight->block == PKV_NULL_BLOCK) {
             continue;
         }
@@ -204,7 +201,6 @@ static pkv_status swap_out(pkv_tier *tier,
                            pkv_swap *out) {
     struct pkvi_draft draft;
     struct pkvi_swap *swap;
-    int32_t last = tier->first_free_flight;
     pkv_status status;
 
     pkvi_tier_draft(tier, request, &draft);
@@ -227,10 +223,7 @@ static pkv_status swap_out(pkv_tier *tier,
     if (status != PKV_OK) {
         return status;
     }
-    for (int32_t i = 1; i < draft.num_flights; i++) {
-        last = tier->flights[last].next;
-    }
-    swap = open_swap(tier, draft.num_flights, last, false);
+    swap = open_swap(tier, draft.num_flights, draft.last, false);
     perform_out(tier, request, swap, draft.num_copies, own);
     *out = handle_of(tier, swap);
     return PKV_OK;

@@ -112,9 +112,11 @@ int32_t pkvi_tier_find_longest(const pkv_tier *tier,
                                const struct pkvi_request *request,
                                int32_t local);
 
-/* A swap-out that is not decided yet. The first num_drafted flights of the free list are drafts. */
+/* A swap-out that is not decided yet. The first num_flights of the free list are drafts, where it
+ * has so many, and know the one before them. */
 struct pkvi_draft {
     int32_t next_free; /* the flight that the next draft takes */
+    int32_t last;      /* that was drafted; PKVI_NO_FLIGHT: none */
     int32_t num_flights;
     int32_t num_copies;
     int32_t num_kept_free; /* slots to keep that nobody else pins */
