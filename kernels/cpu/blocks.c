@@ -48,20 +48,14 @@ void pkvi_cpu_compute_slot_mapping(const pkv_slot_mapping_args *op) {
 
 /* ---- Whole blocks: an item is one entry of the list in one layer */
 
-static unsigned char *block_address(const pkv_tensor *blocks,
-                                    int64_t layer,
-                                    pkv_block_id block_id) {
-    return (unsigned char *)blocks->data + layer * blocks->stride[0] + block_id * blocks->stride[1];
-}
-
 static void move_one(void *context, int32_t item, int32_t worker) {
     const struct pkvi_move *op = context;
     int64_t num_layers = op->source.shape[0];
 
     (void)worker;
     for (int64_t layer = 0; layer < num_layers; layer++) {
-        memcpy(block_address(&op->target, layer, op->copies[item].target),
-               block_address(&op->source, layer, op->copies[item].source),
+        memcpy(pkvi_block_address(&op->target, layer, op->copies[item].target),
+               pkvi_block_address(&op->source, layer, op->copies[item].source),
                (size_t)op->source.shape[2]);
     }
 }
@@ -77,7 +71,7 @@ void pkvi_cpu_fill_blocks(struct pkvi_cpu_device *device, const struct pkvi_fill
     (void)device;
     for (int64_t layer = 0; layer < op->blocks.shape[0]; layer++) {
         for (int32_t i = 0; i < op->num_blocks; i++) {
-            memset(block_address(&op->blocks, layer, op->block_ids[i]), op->byte,
+            memset(pkvi_block_address(&op->blocks, layer, op->block_ids[i]), op->byte,
                    (size_t)op->blocks.shape[2]);
         }
     }

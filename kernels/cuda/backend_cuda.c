@@ -335,7 +335,7 @@ static pkv_status cuda_move_blocks(pkv_device *device,
     PKVI_ON_CUDA_DEVICE(device, "move_blocks", move_blocks(cuda, op, stream), status);
     for (int32_t i = 0; status == PKV_OK && i < op->num_copies; i++) {
         pkvi_order_wrote_block(&cuda->order, known,
-                               pkvi_cuda_first_layer(&op->target, op->copies[i].target));
+                               pkvi_block_address(&op->target, 0, op->copies[i].target));
     }
     return status;
 }
@@ -361,7 +361,7 @@ static pkv_status cuda_fill_blocks(pkv_device *device,
                         status);
     for (int32_t i = 0; status == PKV_OK && i < op->num_blocks; i++) {
         pkvi_order_wrote_block(&cuda->order, known,
-                               pkvi_cuda_first_layer(&op->blocks, op->block_ids[i]));
+                               pkvi_block_address(&op->blocks, 0, op->block_ids[i]));
     }
     return status;
 }

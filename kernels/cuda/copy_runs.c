@@ -11,12 +11,6 @@ bool pkvi_cuda_takes_many_copies(int driver_version) {
     return CUDART_VERSION >= MANY_COPIES_VERSION && driver_version >= MANY_COPIES_VERSION;
 }
 
-static unsigned char *block_address(const pkv_tensor *blocks,
-                                    int64_t layer,
-                                    pkv_block_id block_id) {
-    return (unsigned char *)blocks->data + layer * blocks->stride[0] + block_id * blocks->stride[1];
-}
-
 /* Entries from `first` on whose source and target ids both rise by one. */
 static int32_t count_run(const struct pkvi_move *op, int32_t first) {
     int32_t count = 1;
@@ -29,7 +23,7 @@ static int32_t count_run(const struct pkvi_move *op, int32_t first) {
     return count;
 }
 
-static cudaError_t copy_one_by_one(const struct pkvi_copy_list *list, cudaStream_t stream) {
+static cudaError_t copy_one_by_one(const struct pkvi_cuda_copies *list, cudaStream_t stream) {
     cudaError_t error = cudaSuccess;
 
     for (size_t i = 0; error == cudaSuccess && i < list->count; i++) {
@@ -40,7 +34,7 @@ static cudaError_t copy_one_by_one(const struct pkvi_copy_list *list, cudaStream
 }
 
 #if CUDART_VERSION >= MANY_COPIES_VERSION
-static cudaError_t copy_at_once(struct pkvi_copy_list *list, cudaStream_t stream) {
+static cudaError_t copy_at_once(struct pkvi_cuda_copies *list, cudaStream_t stream) {
     struct cudaMemcpyAttributes attributes = {.srcAccessOrder = cudaMemcpySrcAccessOrderStream};
     size_t first = 0;
 
@@ -55,7 +49,7 @@ static cudaError_t copy_at_once(struct pkvi_copy_list *list, cudaStream_t stream
 #endif
 }
 #else
-static cudaError_t copy_at_once(struct pkvi_copy_list *list, cudaStream_t stream) {
+static cudaError_t copy_at_once(struct pkvi_cuda_copies *list, cudaStream_t stream) {
     (void)list;
     (void)stream;
     return cudaErrorNotSupported;
@@ -63,7 +57,7 @@ static cudaError_t copy_at_once(struct pkvi_copy_list *list, cudaStream_t stream
 #endif
 
 /* Enqueue what is in the list and empty it. */
-static cudaError_t flush(struct pkvi_copy_list *list, bool may_batch, cudaStream_t stream) {
+static cudaError_t flush(struct pkvi_cuda_copies *list, bool may_batch, cudaStream_t stream) {
     cudaError_t error = cudaErrorNotSupported;
 
     if (may_batch && list->takes_many && list->count > 1) {
@@ -82,7 +76,7 @@ static cudaError_t flush(struct pkvi_copy_list *list, bool may_batch, cudaStream
 }
 
 cudaError_t pkvi_cuda_copy_runs(const struct pkvi_move *op,
-                                struct pkvi_copy_list *list,
+                                struct pkvi_cuda_copies *list,
                                 bool may_batch,
                                 cudaStream_t stream) {
     int64_t block_bytes = op->source.shape[2];
@@ -95,8 +89,10 @@ cudaError_t pkvi_cuda_copy_runs(const struct pkvi_move *op,
     for (int32_t i = 0; error == cudaSuccess && i < op->num_copies; i += count) {
         count = is_dense ? count_run(op, i) : 1;
         for (int64_t layer = 0; error == cudaSuccess && layer < op->source.shape[0]; layer++) {
-            list->targets[list->count] = block_address(&op->target, layer, op->copies[i].target);
-            list->sources[list->count] = block_address(&op->source, layer, op->copies[i].source);
+            list->targets[list->count] =
+                pkvi_block_address(&op->target, layer, op->copies[i].target);
+            list->sources[list->count] =
+                pkvi_block_address(&op->source, layer, op->copies[i].source);
             list->sizes[list->count++] = (size_t)(count * block_bytes);
             if (list->count == PKVI_COPIES_PER_CALL) {
                 error = flush(list, may_batch, stream);

@@ -15,7 +15,7 @@
 /* Copies of one call. */
 #define PKVI_COPIES_PER_CALL 512
 
-struct pkvi_copy_list {
+struct pkvi_cuda_copies {
     bool takes_many; /* one call for many copies; taken back when the driver refuses it */
     size_t count;
     void *targets[PKVI_COPIES_PER_CALL];
@@ -30,7 +30,7 @@ bool pkvi_cuda_takes_many_copies(int driver_version);
 /* Enqueue the copies. `list` is scratch memory; `may_batch`: the stream is one that takes the call
  * for many, and the host's memory is pinned. */
 cudaError_t pkvi_cuda_copy_runs(const struct pkvi_move *op,
-                                struct pkvi_copy_list *list,
+                                struct pkvi_cuda_copies *list,
                                 bool may_batch,
                                 cudaStream_t stream);
 

@@ -26,7 +26,7 @@ struct pkvi_cuda_device {
     void *check_memory;
     char description[64];
     struct pkvi_stream_order order;
-    struct pkvi_copy_list copies;
+    struct pkvi_cuda_copies copies;
 };
 
 static inline struct pkvi_cuda_device *pkvi_cuda_of(pkv_device *device) {
@@ -82,11 +82,5 @@ void pkvi_cuda_note_written(struct pkvi_cuda_device *cuda,
 
 /* Refuse a copy whose source another stream has written, where no fence orders the two. */
 pkv_status pkvi_cuda_check_order(pkv_device *device, const struct pkvi_move *op, int32_t stream);
-
-/* Where a block begins in the first layer: what it is known by. */
-static inline const unsigned char *pkvi_cuda_first_layer(const pkv_tensor *blocks,
-                                                         pkv_block_id block_id) {
-    return (const unsigned char *)blocks->data + block_id * blocks->stride[1];
-}
 
 #endif

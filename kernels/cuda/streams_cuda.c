@@ -5,6 +5,8 @@
  * written; see device_cuda.h. */
 #include "kernels/cuda/device_cuda.h"
 
+#include "device/tensor.h"
+
 /* ---- The current device, and errors */
 
 cudaError_t pkvi_cuda_enter(int ordinal, int *previous) {
@@ -190,20 +192,6 @@ void pkvi_cuda_fence_destroy(pkv_device *device, pkv_fence fence) {
 
 /* ---- The order of what streams write and copy */
 
-/* Bytes from the first element of a cache to behind the last. */
-static uint64_t cache_extent(const pkv_tensor *cache) {
-    int64_t last = 0;
-
-    for (int32_t axis = 0; axis < cache->rank; axis++) {
-        last += (cache->shape[axis] - 1) * (cache->shape[axis] > 1 ? cache->stride[axis] : 0);
-    }
-    return (uint64_t)(last + 1) * pkv_dtype_size(cache->dtype);
-}
-
-static bool is_absent(const pkv_tensor *cache) {
-    return cache->dtype == PKV_DTYPE_NONE;
-}
-
 void pkvi_cuda_note_written(struct pkvi_cuda_device *cuda,
                             const pkv_write_kv_args *args,
                             pkv_stream stream) {
@@ -211,29 +199,26 @@ void pkvi_cuda_note_written(struct pkvi_cuda_device *cuda,
     int32_t known = pkvi_order_find(&cuda->order, handle_of(stream));
 
     for (size_t i = 0; i < sizeof caches / sizeof caches[0]; i++) {
-        if (is_absent(caches[i]) || known == PKVI_ORDER_UNKNOWN ||
+        if (pkvi_tensor_is_absent(caches[i]) || known == PKVI_ORDER_UNKNOWN ||
             pkvi_order_knows_range(&cuda->order, known, caches[i]->data)) {
             continue;
         }
         known = pkvi_cuda_begin_ordered(cuda, stream);
-        pkvi_order_wrote_range(&cuda->order, known, caches[i]->data, cache_extent(caches[i]));
+        pkvi_order_wrote_range(&cuda->order, known, caches[i]->data, pkvi_tensor_extent(caches[i]));
     }
 }
 
 pkv_status pkvi_cuda_check_order(pkv_device *device, const struct pkvi_move *op, int32_t stream) {
     const struct pkvi_stream_order *order = &pkvi_cuda_of(device)->order;
-    const uint64_t extent = (uint64_t)(op->source.shape[0] - 1) * (uint64_t)op->source.stride[0] +
-                            (uint64_t)(op->source.shape[1] - 1) * (uint64_t)op->source.stride[1] +
-                            (uint64_t)op->source.shape[2];
 
-    if (!pkvi_order_sees_range(order, stream, op->source.data, extent)) {
+    if (!pkvi_order_sees_range(order, stream, op->source.data, pkvi_tensor_extent(&op->source))) {
         return PKVI_DEVICE_FAIL(device, PKV_ERROR_INVALID_ARGUMENT,
                                 "another stream writes keys and values to the source, and this one "
                                 "has never waited for a fence of it");
     }
     for (int32_t i = 0; i < op->num_copies; i++) {
         if (!pkvi_order_sees_block(order, stream,
-                                   pkvi_cuda_first_layer(&op->source, op->copies[i].source))) {
+                                   pkvi_block_address(&op->source, 0, op->copies[i].source))) {
             return PKVI_DEVICE_FAIL(device, PKV_ERROR_INVALID_ARGUMENT,
                                     "copies[%d]: block %d was written on another stream, and this "
                                     "one has not waited for a fence behind that",

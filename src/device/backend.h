@@ -141,6 +141,13 @@ struct pkvi_move {
     int32_t num_copies;
 };
 
+/* Where a block begins in one layer of a view of whole blocks. */
+static inline unsigned char *pkvi_block_address(const pkv_tensor *blocks,
+                                                int64_t layer,
+                                                pkv_block_id block_id) {
+    return (unsigned char *)blocks->data + layer * blocks->stride[0] + block_id * blocks->stride[1];
+}
+
 struct pkvi_fill {
     pkv_tensor blocks;
     const pkv_block_id *block_ids;

@@ -34,6 +34,15 @@ bool pkvi_tensor_is_absent(const pkv_tensor *tensor) {
     return tensor->dtype == PKV_DTYPE_NONE && tensor->rank == 0;
 }
 
+uint64_t pkvi_tensor_extent(const pkv_tensor *tensor) {
+    uint64_t last = 0;
+
+    for (int32_t axis = 0; axis < tensor->rank; axis++) {
+        last += (uint64_t)(tensor->shape[axis] - 1) * (uint64_t)tensor->stride[axis];
+    }
+    return (last + 1) * pkv_dtype_size(tensor->dtype);
+}
+
 /* Strides: innermost 1, none negative, and rows aligned where that is wanted. Axes of size 0 or 1
  * are never stepped along, so their strides do not matter. */
 static pkv_status check_strides(struct pkvi_error_text *error,

@@ -102,16 +102,6 @@ static pkv_status check_pairs(pkv_device *device, const struct pkvi_move *op, bo
     return PKV_OK;
 }
 
-/* Bytes from the first to behind the last that a view reaches. */
-static int64_t view_extent(const pkv_tensor *blocks) {
-    int64_t extent = blocks->shape[2];
-
-    for (int32_t axis = 0; axis < 2; axis++) {
-        extent += (blocks->shape[axis] - 1) * (blocks->shape[axis] > 1 ? blocks->stride[axis] : 0);
-    }
-    return extent;
-}
-
 /* ---- Operations */
 
 pkv_status pkv_copy_blocks(pkv_device *device,
@@ -163,8 +153,8 @@ pkv_status pkv_swap_blocks(pkv_device *device,
     }
     uintptr_t source_start = (uintptr_t)source->data;
     uintptr_t target_start = (uintptr_t)target->data;
-    if (source_start < target_start + (uintptr_t)view_extent(target) &&
-        target_start < source_start + (uintptr_t)view_extent(source)) {
+    if (source_start < target_start + pkvi_tensor_extent(target) &&
+        target_start < source_start + pkvi_tensor_extent(source)) {
         return REFUSE(device, "source and target overlap; inside one pool use pkv_copy_blocks");
     }
     if (num_copies == 0) {
