@@ -66,7 +66,7 @@ static pkv_manager *make_busy_manager(void) {
     requests[4] = open_prompt(manager, "80..83");
     assert_int_equal(pkv_allocate_slots(manager, requests[4], &args, NULL), PKV_OK);
     assert_int_equal(pkv_cache_blocks(manager, requests[4], 4), PKV_OK);
-    assert_int_equal(manager->pool->children->num_added, 2);
+    assert_int_equal(manager->pool->children.num_added, 2);
     assert_int_equal(pkv_manager_check(manager), PKV_OK);
     return manager;
 }
@@ -225,7 +225,7 @@ static void spoil_look(pkv_manager *manager) {
 
 /* A bucket that is not empty. */
 static pkv_block_id *head_of_child(pkv_manager *manager) {
-    pkv_block_id *head = manager->pool->children->heads;
+    pkv_block_id *head = manager->pool->children.heads;
 
     while (*head == PKV_NULL_BLOCK) {
         head++;
@@ -238,7 +238,7 @@ static void spoil_child_list(pkv_manager *manager) {
 }
 
 static void spoil_child_bucket(pkv_manager *manager) {
-    manager->pool->children->parents[*head_of_child(manager)] ^= UINT32_C(1) << 31;
+    manager->pool->children.parents[*head_of_child(manager)] ^= UINT32_C(1) << 31;
 }
 
 static void spoil_child_key(pkv_manager *manager) {

@@ -51,6 +51,14 @@ pkv_status pkvi_read_struct(void *target, size_t own_size, size_t least_size, co
     ((source)->struct_size >=                                                                      \
      (size_t)((const char *)(&(source)->member + 1) - (const char *)(source)))
 
+/* Tell the log of a configuration, where the caller has one, why it is refused. */
+#define PKVI_LOG_REFUSED(config, reason)                                                           \
+    do {                                                                                           \
+        if ((config) != NULL && PKVI_HAS_MEMBER(config, log_context) && (config)->log != NULL) {   \
+            (config)->log((config)->log_context, PKV_LOG_ERROR, (reason));                         \
+        }                                                                                          \
+    } while (0)
+
 /* Write as much of `source` into a caller's struct as its struct_size has room for; the struct_size
  * itself stays. PKV_ERROR_INVALID_ARGUMENT for NULL or a size below `least_size`. */
 pkv_status pkvi_write_struct(void *target, const void *source, size_t own_size, size_t least_size);

@@ -25,8 +25,6 @@ pkv_status pkv_device_create_cuda(const pkv_cuda_config *config, pkv_device **ou
     if (out == NULL) {
         return PKV_ERROR_INVALID_ARGUMENT;
     }
-    if (config != NULL && PKVI_HAS_MEMBER(config, log_context) && config->log != NULL) {
-        config->log(config->log_context, PKV_LOG_ERROR, "this build has no CUDA backend");
-    }
+    PKVI_LOG_REFUSED(config, "this build has no CUDA backend");
     return PKV_ERROR_UNSUPPORTED;
 }

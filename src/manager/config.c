@@ -256,17 +256,6 @@ static pkv_pool *build_pool(const struct plan *plan,
     return pkvi_pool_build(&config, carver);
 }
 
-static struct pkvi_child_index *build_children(struct pkvi_carver *carver, int32_t num_blocks) {
-    struct pkvi_child_index *children = pkvi_carve(carver, 1, sizeof *children);
-    struct pkvi_child_index layout;
-
-    pkvi_child_index_carve(&layout, carver, num_blocks);
-    if (children != NULL) {
-        *children = layout;
-    }
-    return children;
-}
-
 /* Lay a manager out in `carver` and, where that has memory, build it. NULL while measuring. */
 static pkv_manager *build(const struct plan *plan, struct pkvi_carver *carver) {
     size_t num_groups = (size_t)plan->config.num_groups;
@@ -274,7 +263,7 @@ static pkv_manager *build(const struct plan *plan, struct pkvi_carver *carver) {
     pkv_manager *manager = pkvi_carve(carver, 1, sizeof *manager);
     pkv_manager layout;
     int32_t *block_sizes = pkvi_carve(carver, num_groups, sizeof *block_sizes);
-    struct pkvi_child_index *children = NULL;
+    struct pkvi_child_index children = {0};
     pkv_block_id **block_ids;
     pkv_block_id *sources;
 
@@ -307,7 +296,7 @@ static pkv_manager *build(const struct plan *plan, struct pkvi_carver *carver) {
     }
     layout.pool = build_pool(plan, carver, block_sizes);
     if (plan->config.min_partial_tokens > 0) {
-        children = build_children(carver, plan->config.num_blocks);
+        pkvi_child_index_carve(&children, carver, plan->config.num_blocks);
     }
     if (manager == NULL) {
         return NULL;
@@ -393,9 +382,7 @@ pkv_status pkv_manager_create(const pkv_manager_config *config, pkv_manager **ou
     *out = NULL;
     status = make_plan(config, &plan, &reason);
     if (status != PKV_OK) {
-        if (config != NULL && PKVI_HAS_MEMBER(config, log_context) && config->log != NULL) {
-            config->log(config->log_context, PKV_LOG_ERROR, reason);
-        }
+        PKVI_LOG_REFUSED(config, reason);
         return status;
     }
     size = measure(&plan);

@@ -22,11 +22,6 @@ static pkv_request handle_of(const pkv_manager *manager, const struct pkvi_reque
     return handle;
 }
 
-/* Tells whether a block may have become one to copy rows from. */
-static uint64_t num_children_added(const pkv_manager *manager) {
-    return manager->pool->children != NULL ? manager->pool->children->num_added : 0;
-}
-
 /* Whether the remembered lookup is of this request as it is now, with no key forgotten since, nor a
  * source added where it names any. */
 static bool is_remembered(const pkv_manager *manager, const struct pkvi_request *request) {
@@ -38,7 +33,7 @@ static bool is_remembered(const pkv_manager *manager, const struct pkvi_request 
            lookup->num_tokens == request->num_tokens && lookup->num_keys == request->num_keys &&
            lookup->num_keys_forgotten == manager->pool->num_keys_forgotten &&
            (lookup->partial_tokens == 0 ||
-            lookup->num_children_added == num_children_added(manager));
+            lookup->num_children_added == manager->pool->children.num_added);
 }
 
 static void find(const pkv_manager *manager,
@@ -54,7 +49,7 @@ static void find(const pkv_manager *manager,
     lookup->max_tokens = max_tokens;
     lookup->num_keys_published = manager->pool->num_keys_published;
     lookup->num_keys_forgotten = manager->pool->num_keys_forgotten;
-    lookup->num_children_added = num_children_added(manager);
+    lookup->num_children_added = manager->pool->children.num_added;
     lookup->hit_tokens = 0;
     lookup->partial_tokens = 0;
     lookup->shared_prefix_boundary = 0;
@@ -73,7 +68,7 @@ const struct pkvi_lookup *pkvi_manager_look_up(const pkv_manager *manager,
     if (!is_remembered(manager, request) ||
         manager->lookup->max_tokens != request->num_tokens - 1 ||
         manager->lookup->num_keys_published != manager->pool->num_keys_published ||
-        manager->lookup->num_children_added != num_children_added(manager)) {
+        manager->lookup->num_children_added != manager->pool->children.num_added) {
         find(manager, request, request->num_tokens - 1);
     }
     return manager->lookup;

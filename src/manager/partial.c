@@ -48,7 +48,7 @@ static pkv_block_id find_source(const pkv_manager *manager,
         index == 0 ? NULL : pkvi_request_key(&manager->requests, request, index - 1);
     const int32_t *wanted = pkvi_request_tokens(&manager->requests, request, index);
     pkv_block_id children[PKV_MAX_PARTIAL_CANDIDATES];
-    int32_t count = pkvi_child_index_find(pool->children, pkvi_child_index_hash(g, parent),
+    int32_t count = pkvi_child_index_find(&pool->children, pkvi_child_index_hash(g, parent),
                                           children, PKV_MAX_PARTIAL_CANDIDATES);
     int32_t longest = manager->min_partial_tokens - 1;
     pkv_block_id source = PKV_NULL_BLOCK;

@@ -78,8 +78,8 @@ pkv_status pkv_step_complete(pkv_manager *manager, uint64_t step) {
     if (step == 0) {
         return PKVI_INVALID(manager, "step 0 is never tracked");
     }
-    if (manager->pool->children != NULL) {
-        pkvi_child_index_add_completed(manager->pool->children, &manager->pool->log, step);
+    if (pkvi_child_index_is_on(&manager->pool->children)) {
+        pkvi_child_index_add_completed(&manager->pool->children, &manager->pool->log, step);
     }
     pkvi_publish_log_complete(&manager->pool->log, step);
     return_held(manager, step, false);

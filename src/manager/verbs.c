@@ -31,7 +31,7 @@ static void note_child(pkv_manager *manager,
                        int32_t column,
                        uint64_t step,
                        bool is_computed) {
-    struct pkvi_child_index *children = manager->pool->children;
+    struct pkvi_child_index *children = &manager->pool->children;
     pkv_block_id block = pkvi_manager_cells(manager, g, request->row)[column];
 
     pkvi_child_index_note(
@@ -86,7 +86,7 @@ static void commit_group(pkv_manager *manager,
             pkvi_group_retains(group, request, i)) {
             pkvi_pool_publish(manager->pool, &call, cells[i], pkvi_key_cursor_key(&cursor),
                               homes[i % COMMIT_AHEAD], pkvi_key_cursor_tokens(&cursor));
-            if (manager->pool->children != NULL) {
+            if (pkvi_child_index_is_on(&manager->pool->children)) {
                 note_child(manager, g, request, i, step, is_computed);
             }
         }

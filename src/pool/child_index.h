@@ -19,13 +19,17 @@ struct pkvi_child_index {
     pkv_block_id *heads;      /* [num_blocks] buckets; PKV_NULL_BLOCK: empty */
     struct pkvi_links *links; /* [num_blocks]; PKVI_NO_LINK in a block that is not linked */
     uint32_t *parents;        /* [num_blocks] hash of the parent's key */
-    int32_t num_blocks;
-    uint64_t num_added; /* ever; tells whether a lookup might find more */
+    int32_t num_blocks;       /* 0: nobody asks for children */
+    uint64_t num_added;       /* ever; tells whether a lookup might find more */
 };
 
 void pkvi_child_index_carve(struct pkvi_child_index *index,
                             struct pkvi_carver *carver,
                             int32_t num_blocks);
+
+static inline bool pkvi_child_index_is_on(const struct pkvi_child_index *index) {
+    return index->num_blocks > 0;
+}
 
 /* What a parent's children in one group are listed under; NULL is the start of a sequence. */
 uint32_t pkvi_child_index_hash(int32_t group, const pkv_block_key *parent);

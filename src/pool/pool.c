@@ -189,9 +189,7 @@ pkv_status pkv_pool_create(const pkv_pool_config *config, pkv_pool **out) {
     }
     *out = NULL;
     if (status != PKV_OK) {
-        if (config != NULL && PKVI_HAS_MEMBER(config, log_context) && config->log != NULL) {
-            config->log(config->log_context, PKV_LOG_ERROR, reason);
-        }
+        PKVI_LOG_REFUSED(config, reason);
         return status;
     }
     size = measure(&own);
@@ -242,8 +240,8 @@ static inline void forget(pkv_pool *pool, pkv_block_id block, struct pkvi_index_
     if (!pkvi_publish_log_is_empty(&pool->log)) {
         pkvi_publish_log_remove(&pool->log, block);
     }
-    if (pool->children != NULL) {
-        pkvi_child_index_remove(pool->children, block);
+    if (pkvi_child_index_is_on(&pool->children)) {
+        pkvi_child_index_remove(&pool->children, block);
     }
     if (pkvi_event_ring_is_on(&pool->events)) {
         pkv_block_key key = pool->index->entries[block].key;
@@ -263,8 +261,8 @@ void pkvi_pool_forget_all(pkv_pool *pool) {
     pool->num_keys_forgotten++;
     pkvi_prefix_index_clear(pool->index, pool->num_blocks);
     pkvi_publish_log_clear(&pool->log);
-    if (pool->children != NULL) {
-        pkvi_child_index_clear(pool->children);
+    if (pkvi_child_index_is_on(&pool->children)) {
+        pkvi_child_index_clear(&pool->children);
     }
     if (pkvi_event_ring_is_on(&pool->events)) {
         pkv_event event = {0};

@@ -31,7 +31,7 @@ struct pkv_pool {
     struct pkvi_prefix_index *index; /* apart, since const readers count probes */
     struct pkvi_error_text *error;   /* apart, since const readers can fail */
     struct pkvi_publish_log log;
-    struct pkvi_child_index *children; /* NULL: nobody asks for children */
+    struct pkvi_child_index children; /* a manager turns it on */
     struct pkvi_event_ring events;
     struct pkvi_fill_list fills;
     int32_t *stored_tokens; /* NULL, or [num_blocks][index->tokens_per_block] */

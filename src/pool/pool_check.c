@@ -134,8 +134,8 @@ pkv_status pkvi_pool_check(const pkv_pool *pool, struct pkvi_error_text *error) 
         return status;
     }
     problem = pkvi_prefix_index_check(pool->index, pool->num_blocks, &culprit);
-    if (problem == NULL && pool->children != NULL) {
-        problem = pkvi_child_index_check(pool->children, &pool->log, &culprit);
+    if (problem == NULL && pkvi_child_index_is_on(&pool->children)) {
+        problem = pkvi_child_index_check(&pool->children, &pool->log, &culprit);
     }
     return problem == NULL ? PKV_OK : broken(error, problem, culprit);
 }

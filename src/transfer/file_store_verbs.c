@@ -52,7 +52,7 @@ pkv_status pkv_file_store_create(const pkv_file_store_config *config,
         return tell(&error, status, error_text, error_size);
     }
     memset(&allocator, 0, sizeof allocator);
-    if (config->struct_size >= offsetof(pkv_file_store_config, allocator) + sizeof allocator) {
+    if (PKVI_HAS_MEMBER(config, allocator)) {
         allocator = config->allocator;
     }
     memory = pkvi_allocate(&allocator, size);
