@@ -160,7 +160,7 @@ INLINE void few_scores(const struct pkvi_cpu_tile *tile,
 struct few_state {
     float maximum[VECTOR_WIDTH];
     float sum[VECTOR_WIDTH];
-    float factor[VECTOR_WIDTH]; /* what the accumulator is to be multiplied by */
+    float factor[VECTOR_WIDTH]; /* where has_factor, what the accumulator is multiplied by */
     bool has_factor;
 };
 
@@ -242,28 +242,24 @@ INLINE void few_softmax_rows(struct few_state *state,
 /* Values of a slab from one fetch of the next keys to the next. */
 #define FETCH_STEP 2
 
-/* What a slab loads of a value row. */
-enum few_part { PAIRS, ONE_VECTOR, HALF_VECTOR };
-
-/* sums[row][vector] += weight of the row * the vectors at `value`. */
+/* sums[row][vector] += weight of the row * the vectors at `value`: pairs, one, or half of one. */
 INLINE void few_add(vector *sums,
                     const unsigned char *value,
                     const float *weights,
                     const pkv_dtype dtype,
                     const int num_rows,
                     const int num_vectors,
-                    const enum few_part part) {
+                    const bool is_half) {
     const int64_t step = VECTOR_WIDTH * (int64_t)pkv_dtype_size(dtype);
     vector v[FEW_ACCUMULATORS];
 
-    if (part == PAIRS) {
+    if (num_vectors > 1) {
         UNROLL
         for (int i = 0; i < num_vectors; i += 2) {
             vector_load_pair(value + i * step, dtype, &v[i], &v[i + 1]);
         }
     } else {
-        v[0] =
-            part == HALF_VECTOR ? vector_load_kv_half(value, dtype) : vector_load_kv(value, dtype);
+        v[0] = is_half ? vector_load_kv_half(value, dtype) : vector_load_kv(value, dtype);
     }
     UNROLL
     for (int row = 0; row < num_rows; row++) {
@@ -289,7 +285,7 @@ INLINE void few_slab(const struct few_step *rows,
                      const pkv_dtype dtype,
                      const int num_rows,
                      const int num_vectors,
-                     const enum few_part part) {
+                     const bool is_half) {
     vector sums[FEW_ACCUMULATORS];
     int32_t t = 0;
 
@@ -312,12 +308,12 @@ INLINE void few_slab(const struct few_step *rows,
                 few_fetch(stream);
             }
             few_add(sums, rows->value[t + i] + offset, weights + (t + i) * weight_pitch, dtype,
-                    num_rows, num_vectors, part);
+                    num_rows, num_vectors, is_half);
         }
     }
     for (; t < rows->count; t++) {
         few_add(sums, rows->value[t] + offset, weights + t * weight_pitch, dtype, num_rows,
-                num_vectors, part);
+                num_vectors, is_half);
     }
     UNROLL
     for (int row = 0; row < num_rows; row++) {
@@ -345,26 +341,26 @@ INLINE void few_values(const struct pkvi_cpu_tile *tile,
     struct few_stream stream = few_start_fetch(
         next->key, next->count, tile->op->cache.head_size * size, num_slabs * calls_per_slab);
 
-#define FEW_SLAB(num_vectors, part)                                                                \
+#define FEW_SLAB(num_vectors, is_half)                                                             \
     few_slab(rows, &stream, weights + row, num_rows,                                               \
              state->has_factor ? state->factor + row : NULL,                                       \
              tile->scratch->accumulator + row * tile->accumulator_pitch + d,                       \
-             tile->accumulator_pitch, d * size, dtype, group, num_vectors, part)
+             tile->accumulator_pitch, d * size, dtype, group, num_vectors, is_half)
     for (int row = 0; row < num_rows; row += group) {
         int64_t d = 0;
 
         for (; d + num_vectors * VECTOR_WIDTH <= head_size; d += num_vectors * VECTOR_WIDTH) {
-            FEW_SLAB(num_vectors, PAIRS);
+            FEW_SLAB(num_vectors, false);
         }
         for (; num_vectors > 2 && d + 2 * VECTOR_WIDTH <= head_size; d += 2 * VECTOR_WIDTH) {
-            FEW_SLAB(2, PAIRS);
+            FEW_SLAB(2, false);
         }
         if (d + VECTOR_WIDTH <= head_size) {
-            FEW_SLAB(1, ONE_VECTOR);
+            FEW_SLAB(1, false);
             d += VECTOR_WIDTH;
         }
         if (VECTOR_WIDTH > PKV_HEAD_SIZE_STEP && d < head_size) {
-            FEW_SLAB(1, HALF_VECTOR);
+            FEW_SLAB(1, true);
         }
     }
 #undef FEW_SLAB
@@ -409,12 +405,10 @@ INLINE void few_find(const struct pkvi_cpu_tile *tile, struct few_walk *walk) {
         walk->found > tile->first_key ? few_window(tile, walk, walk->found - 1) : NULL;
 
     if (left <= 0) {
-        out->count = 0;
         return;
     }
-    pkvi_cpu_find_next_rows(tile, walk->found,
-                            left < PKVI_CPU_FEW_KEYS ? (int32_t)left : PKVI_CPU_FEW_KEYS, before,
-                            out);
+    pkvi_cpu_find_rows(tile, walk->found,
+                       left < PKVI_CPU_FEW_KEYS ? (int32_t)left : PKVI_CPU_FEW_KEYS, before, out);
     walk->found += PKVI_CPU_FEW_KEYS;
 }
 
@@ -459,7 +453,6 @@ INLINE void few_begin(struct pkvi_cpu_tile *tile,
     for (int lane = 0; lane < VECTOR_WIDTH; lane++) {
         walk->state.maximum[lane] = -INFINITY;
         walk->state.sum[lane] = 0.0f;
-        walk->state.factor[lane] = 1.0f;
     }
     for (int32_t row = tile->num_rows; row < num_rows; row++) {
         memset(scratch->query + row * tile->query_pitch, 0,
@@ -472,8 +465,7 @@ INLINE void few_begin(struct pkvi_cpu_tile *tile,
     while (walk->step_size > MIN_STEP && walk->step_size * few_key_size(tile) > STEP_BYTES) {
         walk->step_size /= 2;
     }
-    walk->has_passes = tile->op->args.softcap > 0.0f || tile->second_scale != 1.0f ||
-                       tile->op->args.alibi_slopes != NULL ||
+    walk->has_passes = tile->second_scale != 1.0f ||
                        tile->op->cache.k_scale_kind == PKVI_SCALE_TOKEN_HEAD ||
                        tile->op->cache.v_scale_kind == PKVI_SCALE_TOKEN_HEAD;
     for (int i = 0; i < TOUCH_WINDOWS; i++) {

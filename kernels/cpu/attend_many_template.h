@@ -371,7 +371,7 @@ INLINE void many_find(const struct pkvi_cpu_tile *tile, int64_t first, struct pk
                        left <= 0                   ? 0
                        : left < PKVI_CPU_MANY_KEYS ? (int32_t)left
                                                    : PKVI_CPU_MANY_KEYS,
-                       out);
+                       NULL, out);
 }
 
 NOINLINE void many_walk(struct pkvi_cpu_tile *tile, const struct many_kind *kind) {
@@ -401,7 +401,9 @@ NOINLINE void many_walk(struct pkvi_cpu_tile *tile, const struct many_kind *kind
             soft_cap_scores(softcap, scratch->scores, count * row_pitch);
         }
         pkvi_cpu_bias_scores(tile, first, count, row_pitch, scratch->scores);
-        pkvi_cpu_mask_scores(tile, first, count, row_pitch, scratch->scores);
+        if (pkvi_cpu_needs_mask(tile, first, count)) {
+            pkvi_cpu_mask_scores(tile, first, count, row_pitch, scratch->scores);
+        }
         kind->softmax(scratch, count, row_pitch);
         pkvi_cpu_scale_weights(tile, first, count, row_pitch, scratch->scores);
         kind->values(tile, now, next);

@@ -142,25 +142,20 @@ void pkvi_cpu_compute_slot_mapping(const pkv_slot_mapping_args *op);
 void pkvi_cpu_move_blocks(struct pkvi_cpu_device *device, const struct pkvi_move *op);
 void pkvi_cpu_fill_blocks(struct pkvi_cpu_device *device, const struct pkvi_fill *op);
 
-/* ---- What kernels ask about a tile (attend.c) */
+/* ---- What kernels ask about a tile (tile.c) */
 
-/* Find the addresses of keys [first, first + count). */
+/* Find the addresses of keys [first, first + count). `before`: the keys in front of these, whose
+ * addresses may go on in them; NULL: none. */
 void pkvi_cpu_find_rows(const struct pkvi_cpu_tile *tile,
                         int64_t first,
                         int32_t count,
+                        const struct pkvi_cpu_rows *before,
                         struct pkvi_cpu_rows *out);
 
-/* The same for keys that come behind those of `before`, the last of which it continues. */
-void pkvi_cpu_find_next_rows(const struct pkvi_cpu_tile *tile,
-                             int64_t first,
-                             int32_t count,
-                             const struct pkvi_cpu_rows *before,
-                             struct pkvi_cpu_rows *out);
-
 /* The three passes over scores[key][row_pitch] of keys [first, first + count), in this order with
- * the kernel's own soft cap behind the first: scale of each key, ALiBi and second scale, mask. Each
- * but the mask does nothing where it is not asked for; the mask sets what a row does not see to
- * -inf. */
+ * the kernel's own soft cap behind the first: scale of each key, ALiBi and second scale, mask. The
+ * first two do nothing where they are not asked for; the mask, which the kernel asks for with
+ * pkvi_cpu_needs_mask, sets what a row does not see to -inf. */
 void pkvi_cpu_scale_scores(const struct pkvi_cpu_tile *tile,
                            int64_t first,
                            int32_t count,

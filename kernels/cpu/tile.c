@@ -21,11 +21,11 @@ static void touch_pages(const unsigned char *slab, const unsigned char *expected
     }
 }
 
-void pkvi_cpu_find_next_rows(const struct pkvi_cpu_tile *tile,
-                             int64_t first,
-                             int32_t count,
-                             const struct pkvi_cpu_rows *before,
-                             struct pkvi_cpu_rows *out) {
+void pkvi_cpu_find_rows(const struct pkvi_cpu_tile *tile,
+                        int64_t first,
+                        int32_t count,
+                        const struct pkvi_cpu_rows *before,
+                        struct pkvi_cpu_rows *out) {
     const pkv_tensor *k_cache = &tile->op->args.k_cache;
     const pkv_tensor *v_cache = &tile->op->args.v_cache;
     int64_t element_size = (int64_t)pkv_dtype_size(k_cache->dtype);
@@ -62,13 +62,6 @@ void pkvi_cpu_find_next_rows(const struct pkvi_cpu_tile *tile,
         next_key = key;
         next_value = value;
     }
-}
-
-void pkvi_cpu_find_rows(const struct pkvi_cpu_tile *tile,
-                        int64_t first,
-                        int32_t count,
-                        struct pkvi_cpu_rows *out) {
-    pkvi_cpu_find_next_rows(tile, first, count, NULL, out);
 }
 
 /* Multiply each key's row of `scores` by its scale per token. */
@@ -153,9 +146,6 @@ void pkvi_cpu_mask_scores(const struct pkvi_cpu_tile *tile,
                           int32_t count,
                           int32_t row_pitch,
                           float *scores) {
-    if (!pkvi_cpu_needs_mask(tile, first, count)) {
-        return;
-    }
     for (int32_t row = 0; row < tile->num_rows; row++) {
         int64_t low = tile->low[row] - first;
         int64_t high = tile->high[row] - first;
