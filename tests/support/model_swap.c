@@ -17,9 +17,9 @@ static int32_t max_of(int32_t a, int32_t b) {
 
 /* ---- what the manager asks ------------------------------------------------------------------- */
 
-static const model_swap *loading_swap(const model_tier *tier, const model_request *request) {
-    for (int32_t i = 0; i < MODEL_MAX_SWAPS; i++) {
-        const model_swap *swap = &tier->swaps[i];
+const model_swap *model_loading_swap(const model_manager *model, const model_request *request) {
+    for (int32_t i = 0; model->tier != NULL && i < MODEL_MAX_SWAPS; i++) {
+        const model_swap *swap = &model->tier->swaps[i];
         if (swap->is_open && swap->is_inward && request->row != PKV_NULL_ROW &&
             swap->request.index == request->handle.index &&
             swap->request.generation == request->handle.generation &&
@@ -31,13 +31,7 @@ static const model_swap *loading_swap(const model_tier *tier, const model_reques
 }
 
 bool model_is_loading(const model_manager *model, const model_request *request) {
-    return model->tier != NULL && loading_swap(model->tier, request) != NULL;
-}
-
-int32_t model_num_loading_tokens(const model_tier *tier, const model_request *request) {
-    const model_swap *swap = loading_swap(tier, request);
-
-    return swap == NULL ? 0 : swap->num_tokens;
+    return model_loading_swap(model, request) != NULL;
 }
 
 bool model_pins_block(const model_swap *swap, const model_flight *flight) {
@@ -175,15 +169,6 @@ static bool is_under_way(const model_tier *tier, pkv_block_id block, int32_t con
     return false;
 }
 
-static bool waits_for_copy(const model_manager *model, pkv_block_id block) {
-    for (int32_t i = 0; i < model->num_copies; i++) {
-        if (model->copies[i].target == block) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void add_flight(model_swap *swap,
                        const model_tier *tier,
                        const model_request *request,
@@ -226,7 +211,7 @@ static int32_t draft_group(const model_tier *tier,
             continue;
         }
         if (pool->blocks[block].content != content || pool->blocks[block].step != 0 ||
-            waits_for_copy(tier->manager, block)) {
+            model_is_target(tier->manager, block)) {
             covered = min_of(covered, column);
             continue;
         }
@@ -510,7 +495,7 @@ static model_request *request_of(const model_tier *tier, const model_swap *swap)
     int32_t slot = model_find_request(tier->manager, swap->request);
     model_request *request = slot < 0 ? NULL : &tier->manager->requests[slot];
 
-    return request != NULL && loading_swap(tier, request) == swap ? request : NULL;
+    return request != NULL && model_loading_swap(tier->manager, request) == swap ? request : NULL;
 }
 
 void model_swap_end(model_tier *tier, model_swap *swap, bool publishes) {

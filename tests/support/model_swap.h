@@ -66,8 +66,8 @@ model_statuses model_swap_in(model_tier *tier,
                              pkv_swap_plan *plan,
                              int32_t *place);
 
-/* Tokens at the start of a request that are there when its load has ended. */
-int32_t model_num_loading_tokens(const model_tier *tier, const model_request *request);
+/* The open swap that loads what a request holds now, or NULL. */
+const model_swap *model_loading_swap(const model_manager *model, const model_request *request);
 
 /* Place of the open swap with this handle, or -1. */
 int32_t model_find_swap(const model_tier *tier, pkv_swap handle);

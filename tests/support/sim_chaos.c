@@ -258,15 +258,15 @@ static void draw_slots_args(sim *self, int32_t slot, pkv_request handle, pkv_slo
 static void do_allocate(sim *self) {
     int32_t slot;
     pkv_request handle = draw_handle(self, &slot);
+    const model_swap *load;
     pkv_slots_args args;
     pkv_slots slots;
 
     draw_slots_args(self, slot, handle, &args);
     /* What is being loaded is not computed at the same time. */
-    if (slot >= 0 && model_is_loading(&self->model, &self->model.requests[slot])) {
-        int32_t loaded = model_num_loading_tokens(&self->tier_model, &self->model.requests[slot]);
-        args.num_computed_tokens =
-            args.num_computed_tokens < loaded ? loaded : args.num_computed_tokens;
+    load = slot < 0 ? NULL : model_loading_swap(&self->model, &self->model.requests[slot]);
+    if (load != NULL && args.num_computed_tokens < load->num_tokens) {
+        args.num_computed_tokens = load->num_tokens;
     }
     if (sim_call_allocate(self, handle, &args, &slots) == PKV_OK && slot >= 0) {
         int64_t computed = (int64_t)args.num_computed_tokens + args.num_new_computed_tokens +

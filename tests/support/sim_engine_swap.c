@@ -37,17 +37,9 @@ static void run_copies(engine *self, int32_t place, bool succeeds) {
 
 /* The open swap that loads a request, or -1. */
 static int32_t load_of(const engine *self, int32_t slot) {
-    const model_request *request = &self->sim.model.requests[slot];
+    const model_swap *swap = model_loading_swap(&self->sim.model, &self->sim.model.requests[slot]);
 
-    for (int32_t i = 0; i < MODEL_MAX_SWAPS && self->sim.tier != NULL; i++) {
-        const model_swap *swap = swap_at(self, i);
-        if (swap->is_open && swap->is_inward && swap->request.index == request->handle.index &&
-            swap->request.generation == request->handle.generation &&
-            swap->allocation == request->num_allocations && request->row != PKV_NULL_ROW) {
-            return i;
-        }
-    }
-    return -1;
+    return swap == NULL ? -1 : (int32_t)(swap - self->sim.tier_model.swaps);
 }
 
 bool engine_can_compute(const engine *self, int32_t slot) {
