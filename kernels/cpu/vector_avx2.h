@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Vectors of 8 floats with AVX2, FMA and F16C: the words that attend_template.h is written in. */
+/* Vectors of 8 floats with AVX2, FMA and F16C: the words that attend_few_template.h and
+ * attend_many_template.h are written in. */
 #ifndef PKVI_CPU_VECTOR_AVX2_H
 #define PKVI_CPU_VECTOR_AVX2_H
 
