@@ -241,7 +241,7 @@ static pkv_status admit(const pkv_manager *manager,
 }
 
 /* Put new blocks at the end of a row, up to `columns`. */
-static int32_t extend_row(pkv_manager *manager, int32_t g, int32_t row_number, int64_t columns) {
+static void extend_row(pkv_manager *manager, int32_t g, int32_t row_number, int64_t columns) {
     struct pkvi_table_row *row = pkvi_manager_row(manager, g, row_number);
     int32_t count = columns > row->num_blocks ? (int32_t)columns - row->num_blocks : 0;
 
@@ -251,7 +251,6 @@ static int32_t extend_row(pkv_manager *manager, int32_t g, int32_t row_number, i
         pkvi_table_mark(row, row->num_blocks, row->num_blocks + count);
         row->num_blocks += count;
     }
-    return count;
 }
 
 /* Give a new row its leading columns: touched hits of every group first, then blocks for what will
@@ -285,8 +284,7 @@ static void begin_row(pkv_manager *manager, int32_t row_number, const struct dem
         const struct pkvi_group *group = &manager->groups[g];
         int64_t skipped = pkvi_group_num_skipped_tokens(group, demand->num_computed);
         if (demand->num_computed > skipped) {
-            (void)extend_row(manager, g, row_number,
-                             pkvi_group_blocks_for(group, demand->num_computed));
+            extend_row(manager, g, row_number, pkvi_group_blocks_for(group, demand->num_computed));
         }
     }
 }
@@ -363,7 +361,7 @@ static void perform(pkv_manager *manager,
         if (!demand->has_row && demand->partial_tokens > 0) {
             slots->num_copies += pkvi_partial_extend(manager, g, request->row, &num_spare);
         }
-        (void)extend_row(manager, g, request->row, columns);
+        extend_row(manager, g, request->row, columns);
         slots->num_new_blocks += row->num_blocks - row->first_new;
     }
     manager->counters.num_copies += (uint64_t)slots->num_copies;

@@ -21,17 +21,13 @@ static int32_t common_start(const int32_t *left, const int32_t *right, int32_t m
     return count;
 }
 
-static const int32_t *stored_tokens(const pkv_pool *pool, pkv_block_id block) {
-    return pool->stored_tokens + (size_t)block * (size_t)pool->index->tokens_per_block;
-}
-
 /* Whether the block is what the request's block `index` would be with the tokens stored there. */
 static bool continues(const pkv_manager *manager,
                       const struct pkvi_request *request,
                       int32_t index,
                       pkv_block_id block) {
-    pkv_block_key key = pkvi_request_key_with(&manager->requests, request, index,
-                                              stored_tokens(manager->pool, block));
+    pkv_block_key key = pkvi_request_key_with(
+        &manager->requests, request, index, pkvi_prefix_index_tokens(manager->pool->index, block));
 
     return pkvi_key_equal(&manager->pool->index->entries[block].key, &key);
 }
@@ -54,10 +50,11 @@ static pkv_block_id find_source(const pkv_manager *manager,
     pkv_block_id source = PKV_NULL_BLOCK;
 
     for (int32_t i = 0; i < count; i++) {
-        PKVI_PREFETCH(stored_tokens(pool, children[i]));
+        PKVI_PREFETCH(pkvi_prefix_index_tokens(pool->index, children[i]));
     }
     for (int32_t i = 0; i < count && longest < *num_tokens; i++) {
-        int32_t length = common_start(stored_tokens(pool, children[i]), wanted, *num_tokens);
+        int32_t length =
+            common_start(pkvi_prefix_index_tokens(pool->index, children[i]), wanted, *num_tokens);
 
         if (length > longest && continues(manager, request, index, children[i])) {
             longest = length;

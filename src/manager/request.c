@@ -159,6 +159,18 @@ const int32_t *pkvi_request_tokens(const struct pkvi_request_map *map,
     return tokens_at(map, request, index * map->hash_block_size);
 }
 
+/* The key that hash block `index` has with these tokens, behind the key of the one before it. */
+static pkv_block_key key_of(const struct pkvi_request_map *map,
+                            const struct pkvi_request *request,
+                            const struct pkvi_key_extras *extras,
+                            int32_t index,
+                            const int32_t *token_ids,
+                            int32_t *media_index) {
+    return pkvi_compute_block_key(
+        &map->hash_keys, extras, index == 0 ? NULL : key_at(map, request, index - 1),
+        index * map->hash_block_size, token_ids, map->hash_block_size, media_index);
+}
+
 pkv_block_key pkvi_request_key_with(const struct pkvi_request_map *map,
                                     const struct pkvi_request *request,
                                     int32_t index,
@@ -166,9 +178,7 @@ pkv_block_key pkvi_request_key_with(const struct pkvi_request_map *map,
     struct pkvi_key_extras extras = extras_of(map, request);
     int32_t media_index = 0;
 
-    return pkvi_compute_block_key(
-        &map->hash_keys, &extras, index == 0 ? NULL : key_at(map, request, index - 1),
-        index * map->hash_block_size, token_ids, map->hash_block_size, &media_index);
+    return key_of(map, request, &extras, index, token_ids, &media_index);
 }
 
 /* Compute the keys of the hash blocks that are full and have none yet. */
@@ -181,12 +191,10 @@ static void compute_keys(struct pkvi_request_map *map, struct pkvi_request *requ
     }
     for (; request->num_keys < num_full; request->num_keys++) {
         int32_t index = request->num_keys;
-        int32_t first_token = index * map->hash_block_size;
 
-        *key_at(map, request, index) = pkvi_compute_block_key(
-            &map->hash_keys, &extras, index == 0 ? NULL : key_at(map, request, index - 1),
-            first_token, tokens_at(map, request, first_token), map->hash_block_size,
-            &request->media_index);
+        *key_at(map, request, index) =
+            key_of(map, request, &extras, index, pkvi_request_tokens(map, request, index),
+                   &request->media_index);
     }
 }
 

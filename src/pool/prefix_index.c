@@ -115,8 +115,7 @@ static pkv_block_id oldest_with_tokens(struct pkvi_prefix_index *index,
         return oldest;
     }
     do {
-        const int32_t *stored =
-            index->stored_tokens + (size_t)block * (size_t)index->tokens_per_block;
+        const int32_t *stored = pkvi_prefix_index_tokens(index, block);
         if (memcmp(stored, token_ids, (size_t)num_tokens * sizeof *token_ids) == 0) {
             return block;
         }
@@ -200,13 +199,11 @@ int32_t pkvi_prefix_index_match(struct pkvi_prefix_index *index,
 
     while (num_hits < query->num_keys) {
         int32_t left = query->num_keys - num_hits;
+        int32_t together = pkvi_key_cursor_together(&cursor);
         int32_t count = left < MATCH_PIECE ? left : MATCH_PIECE;
         int32_t found;
 
-        if (cursor.pieces != NULL) {
-            left = (cursor.keys_per_piece - 1 - cursor.offset) / cursor.key_stride + 1;
-            count = left < count ? left : count;
-        }
+        count = together < count ? together : count;
         found = match_piece(index, &cursor, query->group, count, hits + num_hits);
         num_hits += found;
         if (found < count) {

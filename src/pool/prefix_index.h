@@ -35,6 +35,12 @@ struct pkvi_prefix_index {
     uint64_t num_collisions_rejected; /* equal hash, other lineage or tokens */
 };
 
+/* The tokens a block was published with, where the index has tokens. */
+static inline const int32_t *pkvi_prefix_index_tokens(const struct pkvi_prefix_index *index,
+                                                      pkv_block_id block) {
+    return index->stored_tokens + (size_t)block * (size_t)index->tokens_per_block;
+}
+
 /* A walk over keys that lie in one array, or in equal pieces that `pieces` names in order. A group
  * whose blocks are coarser than a key takes every key_stride-th, starting with the last of the
  * first block; key_stride divides keys_per_piece. The tokens, where present, lie like the keys. */
@@ -73,6 +79,13 @@ static inline const int32_t *pkvi_key_cursor_tokens(const struct pkvi_key_cursor
     return cursor->token_ids == NULL
                ? NULL
                : &cursor->token_ids[first_key * (size_t)cursor->tokens_per_key];
+}
+
+/* How many of the next keys lie together, key_stride apart; at least one. */
+static inline int32_t pkvi_key_cursor_together(const struct pkvi_key_cursor *cursor) {
+    return cursor->pieces == NULL
+               ? INT32_MAX
+               : (cursor->keys_per_piece - 1 - cursor->offset) / cursor->key_stride + 1;
 }
 
 /* Go on by `count` keys, no further than the first key of the next piece. */

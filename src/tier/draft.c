@@ -77,7 +77,7 @@ static void approach_piece(const pkv_tier *tier,
                            const pkv_block_id *cells,
                            int32_t end,
                            struct draft_piece *piece) {
-    int32_t together = (cursor->keys_per_piece - 1 - cursor->offset) / cursor->key_stride + 1;
+    int32_t together = pkvi_key_cursor_together(cursor);
     int32_t count = end - piece->first < PLAN_PIECE ? end - piece->first : PLAN_PIECE;
 
     count = count < together ? count : together;
