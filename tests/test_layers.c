@@ -2,7 +2,7 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* The shape of the source tree: include directions, no circles, short files and functions, the
- * licence lines. The rules are in support/layer_rules.c.
+ * licence lines, device instructions in one place. The rules are in support/layer_rules.c.
  *
  * Method: the last test checks the real tree. The others plant one violation each in a tree of
  * their own and want it to be found where it was planted, and nothing else to be found. */
@@ -311,6 +311,38 @@ static void layers_missing_licence_is_found(void **state) {
     expect_only(fixture, "src/pool/bare.c:1: does not open with the two SPDX lines");
 }
 
+static void layers_device_instruction_outside_of_the_wrappers_is_found(void **state) {
+    static const char *const lines[][2] = {
+        {"asm volatile(\"nop;\");", "has asm"},
+        {"__asm__(\"nop;\");", "has __asm__"},
+        {"kernel<<<1, 32>>>();", "has <<<"},
+        {"#if __CUDA_ARCH__ >= 900", "has __CUDA_ARCH"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        char expected[MAX_PATH];
+        void *own;
+
+        assert_int_equal(set_up(&own), 0);
+        plant(own, "kernels/cuda/simt.cuh", lines[i][0]);
+        plant(own, "kernels/cuda/decode.cuh", lines[i][0]);
+        snprintf(expected, sizeof(expected), "kernels/cuda/decode.cuh:3: %s", lines[i][1]);
+        expect_only(own, expected);
+        assert_int_equal(tear_down(&own), 0);
+    }
+}
+
+static void layers_words_of_the_processor_are_no_device_code(void **state) {
+    planted_tree *fixture = *state;
+
+    plant(fixture, "kernels/cpu/count.c", "__asm__(\"nop\");\n");
+    plant(fixture, "kernels/cuda/plasma.cuh", "/* asm, <<< */ int plasma, asm_like, a = 1 << 3;\n");
+    check(fixture);
+
+    assert_int_equal(fixture->report.num_violations, 0);
+}
+
 /* The towers of the table itself: whatever the files do, it must not let them meet. */
 static void layers_table_keeps_the_towers_apart(void **state) {
     static const char *const control[] = {"src/pool/", "src/manager/", "src/tier/"};
@@ -370,6 +402,8 @@ int main(void) {
         TEST(layers_long_script_function_is_found),
         TEST(layers_unmatched_brace_is_found),
         TEST(layers_missing_licence_is_found),
+        TEST(layers_device_instruction_outside_of_the_wrappers_is_found),
+        TEST(layers_words_of_the_processor_are_no_device_code),
         TEST(layers_table_keeps_the_towers_apart),
         TEST(layers_real_tree_keeps_all_rules),
     };

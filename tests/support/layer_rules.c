@@ -315,11 +315,61 @@ static void check_licence(const source_file *file, layer_report *report) {
     }
 }
 
+/* ---- What a processor cannot run in place of a GPU */
+
+#define INSTRUCTIONS "kernels/cuda/simt.cuh"
+
+/* Say whether `word` stands in the code at `at` as a word of its own. */
+static bool is_word_at(const source_file *file, const char *at, const char *word) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    const char next = at[strlen(word)];
+
+    return (at == file->code || strchr(letters, at[-1]) == NULL) &&
+           (next == '\0' || strchr(letters, next) == NULL);
+}
+
+/* Instructions, launches and choices by architecture are the wrappers' alone: kernels are compiled
+ * as C++ too, and what has no twin there would not be tested. */
+static void check_device_code(const source_file *file, layer_report *report) {
+    static const struct {
+        const char *text;
+        bool is_word, is_for_host; /* may host code have it? */
+    } forbidden[] = {{"asm", true, true},
+                     {"__asm", true, true},
+                     {"__asm__", true, true},
+                     {"<<<", false, false},
+                     {"__CUDA_ARCH", false, false}};
+    const bool is_device_code = source_file_has_suffix(file, ".cu") ||
+                                source_file_has_suffix(file, ".cuh") ||
+                                is_inside(file->path, "kernels/cuda/");
+
+    if (strcmp(file->path, INSTRUCTIONS) == 0 || source_file_has_suffix(file, ".sh")) {
+        return;
+    }
+    for (size_t i = 0; i < NUM_ELEMENTS(forbidden); i++) {
+        const size_t length = strlen(forbidden[i].text);
+        int line = 1;
+
+        if (forbidden[i].is_for_host && !is_device_code) {
+            continue;
+        }
+        for (const char *at = file->code; *at != '\0'; at++) {
+            line += *at == '\n';
+            if (strncmp(at, forbidden[i].text, length) == 0 &&
+                (!forbidden[i].is_word || is_word_at(file, at, forbidden[i].text))) {
+                report_add(report, file, line, "has %s, which is for " INSTRUCTIONS " alone",
+                           forbidden[i].text);
+            }
+        }
+    }
+}
+
 void layer_rules_check(const source_tree *tree, layer_report *report) {
     for (int i = 0; i < tree->num_files; i++) {
         check_includes(tree, &tree->files[i], report);
         check_sizes(&tree->files[i], report);
         check_licence(&tree->files[i], report);
+        check_device_code(&tree->files[i], report);
     }
     check_circles(tree, report);
 }
