@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* What the source tree must look like: who may include whom, no include circle, files of at most
- * 600 lines, functions of at most 70, a licence line on top, device instructions in one file. The table of rooms is in
- * layer_rules.c; reading the tree is source_tree.h. */
+ * 600 lines, functions of at most 70, a licence line on top, device instructions in one file. The
+ * table of rooms is in layer_rules.c; reading the tree is source_tree.h. */
 #ifndef PKV_TESTS_LAYER_RULES_H
 #define PKV_TESTS_LAYER_RULES_H
 
