@@ -83,7 +83,8 @@ function check(key, name, part, expected, is_quantised) {
             fail(key, products[key] + 0 " of " matrix[key] + 0 " products, not " expected)
         if (loads[key] == 0 || transposed[key] == 0) fail(key, "matrix loads are missing")
         if (copies[key] == 0) fail(key, "no asynchronous copy of 16 bytes")
-        # The scales of the tokens are single numbers; keys and values never are.
+        # Rows of 16-bit caches are copied by 16 bytes only. Those of quantised caches, half as
+        # long, may start or end on 8, and the scales of the tokens are single numbers.
         if (!is_quantised && small_copies[key] > 0)
             fail(key, "an asynchronous copy is smaller than 16 bytes")
     } else if (name ~ /^attend_plain_kernel</) {
