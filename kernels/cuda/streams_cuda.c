@@ -5,8 +5,6 @@
  * written; see device_cuda.h. */
 #include "kernels/cuda/device_cuda.h"
 
-#include "device/tensor.h"
-
 /* ---- The current device, and errors */
 
 cudaError_t pkvi_cuda_enter(int ordinal, int *previous) {

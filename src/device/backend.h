@@ -18,6 +18,14 @@
 #include "base/memory.h"
 #include "base/paged.h"
 
+/* ---- What a view says (tensor.c) */
+
+/* Whether it says "absent". */
+bool pkvi_tensor_is_absent(const pkv_tensor *tensor);
+
+/* Bytes from the first element to behind the last that it reaches; no axis is of size 0. */
+uint64_t pkvi_tensor_extent(const pkv_tensor *tensor);
+
 /* ---- The plan as it lies in host_plan and plan_data */
 
 #define PKVI_PLAN_MAGIC 0x314e4c50564b5056ull

@@ -35,12 +35,6 @@ enum pkvi_rows {
 /* Name of a dtype for messages. */
 const char *pkvi_dtype_name(pkv_dtype dtype);
 
-/* Whether a view says "absent". */
-bool pkvi_tensor_is_absent(const pkv_tensor *tensor);
-
-/* Bytes from the first element to behind the last that a view reaches; no axis is of size 0. */
-uint64_t pkvi_tensor_extent(const pkv_tensor *tensor);
-
 /* Check one view that must be present. */
 pkv_status pkvi_tensor_check(struct pkvi_error_text *error,
                              const char *name,
