@@ -77,6 +77,7 @@ function check(key, name, part, expected, is_quantised) {
     if (name ~ /^attend_kernel</) {
         num_matrix[substr(key, 1, index(key, "\t") - 1)]++
         split(name, part, /[<>,] */)
+        num_e4m3[substr(key, 1, index(key, "\t") - 1)] += part[4] ~ /e4m3/
         is_quantised = part[4] ~ /e4m3|signed char/
         expected = expected_products(part[5], part[6], part[9])
         if (products[key] != expected || matrix[key] != expected)
@@ -95,6 +96,14 @@ function check(key, name, part, expected, is_quantised) {
     }
 }
 
+# How many matrix kernels there have to be for an architecture: all, but for 89 beside 80. What runs
+# there is the code of 80, except for e4m3, which 89 converts by an instruction.
+function expected_matrix(architecture) {
+    if (architecture == 89 && 80 in num_matrix && num_matrix[89] == num_e4m3[89])
+        return num_e4m3[80]
+    return num_expected_matrix
+}
+
 END {
     print "# sm\tkernel\tregisters\tinstructions\tproducts\tmatrix loads\tcopies of 16 bytes" >table
     for (i = 0; i < num_keys; i++) {
@@ -105,9 +114,9 @@ END {
         num_kernels[substr(key, 1, index(key, "\t") - 1)]++
     }
     for (architecture in num_kernels) {
-        if (num_matrix[architecture] != num_expected_matrix)
+        if (num_matrix[architecture] + 0 != expected_matrix(architecture))
             fail(architecture, num_matrix[architecture] + 0 " matrix kernels, not " \
-                               num_expected_matrix)
+                               expected_matrix(architecture))
         if (num_plain[architecture] != num_expected_plain)
             fail(architecture, num_plain[architecture] + 0 " plain kernels, not " \
                                num_expected_plain)

@@ -37,16 +37,24 @@ listing() {
     instruction 'LDG.E R1, [R2.64]'
 }
 
-# Run the rules over standard input; print nothing, return what they say.
-judge() {
-    awk -v table="$scratch/table" -v num_expected_matrix=1 -v num_expected_plain=1 -f "$rules" \
-        >"$scratch/out" 2>&1
+# Print the listing of a release: 80 also has a kernel of e4m3, and 89 has that one beside it.
+release() {
+    listing
+    listing | sed 's/__half, 64/pkvi::e4m3, 64/'
+    listing | sed 's/__half, 64/pkvi::e4m3, 64/; s/sm_80/sm_89/'
 }
 
-# The listing after the sed command $1 must be refused with the words $2.
+# Run the rules over standard input, for $1 matrix kernels (1); print nothing, return what they say.
+judge() {
+    awk -v table="$scratch/table" -v num_expected_matrix="${1:-1}" -v num_expected_plain=1 \
+        -f "$rules" >"$scratch/out" 2>&1
+}
+
+# The listing (or $3, of $4 matrix kernels) after the sed command $1 must be refused with the words
+# $2.
 refuse() {
     num_refused=$((num_refused + 1))
-    if listing | sed "$1" | judge; then
+    if ${3:-listing} | sed "$1" | judge "${4:-1}"; then
         echo "accepted: $1" >&2
         num_failed=$((num_failed + 1))
     elif ! grep -q "$2" "$scratch/out"; then
@@ -58,6 +66,11 @@ refuse() {
 
 if ! listing | judge || [ "$(wc -l <"$scratch/table")" -ne 3 ]; then
     echo "the listing without a mistake is refused" >&2
+    cat "$scratch/out" >&2
+    num_failed=$((num_failed + 1))
+fi
+if ! release | judge 2 || [ "$(wc -l <"$scratch/table")" -ne 6 ]; then
+    echo "the listing of a release is refused" >&2
     cat "$scratch/out" >&2
     num_failed=$((num_failed + 1))
 fi
@@ -75,4 +88,11 @@ refuse 's/attend_plain_kernel/other_kernel/' '0 plain kernels, not 1'
 refuse 's/attend_kernel/other_kernel/' '0 matrix kernels, not 1'
 refuse 's/attend_plain_kernel<float>/gather_kernel/' 'no load or store of 16 bytes'
 refuse 'd' 'there is no device code'
+# The $ is the last line of the listing.
+# shellcheck disable=SC2016
+refuse '/sm_89/,$s/pkvi::e4m3/__half/' 'sm_89: 1 matrix kernels, not 2' release 2
+# shellcheck disable=SC2016
+refuse '/sm_89/,$s/attend_kernel/other_kernel/' 'sm_89: 0 matrix kernels, not 1' release 2
+refuse 's/sm_89/sm_90/' 'sm_90: 1 matrix kernels, not 2' release 2
+refuse 's/sm_80/sm_90/' 'sm_89: 1 matrix kernels, not 2' release 2
 [ "$num_failed" -eq 0 ] && echo "$num_refused mistakes are found"
