@@ -105,8 +105,9 @@ typedef void (*pkv_parallel_for)(void *context,
 typedef struct pkv_cpu_config {
     uint32_t struct_size;
     pkv_cpu_instructions instructions; /* refused with UNSUPPORTED where the processor lacks them */
-    int32_t num_threads;           /* the calling thread included; with parallel_for: its workers */
-    pkv_parallel_for parallel_for; /* NULL: num_threads - 1 threads, asleep between operations */
+    int32_t num_threads;               /* calling thread included; 0 = PKV_CPU_DEFAULT_THREADS */
+    pkv_parallel_for parallel_for;     /* NULL: num_threads - 1 threads, asleep between operations;
+                                      else num_threads is its workers, and 0 is refused */
     void *parallel_context;
     pkv_allocator allocator;
     pkv_log_fn log; /* told once, at creation, which instructions were chosen */
@@ -125,8 +126,10 @@ typedef struct pkv_device_info {
 /* Say whether a CPU device can use `instructions` here.
  * [any thread | O(1) | no allocation]
  *
- * reason  may be NULL; set to a static sentence where the answer is false: the build lacks them,
- *         the processor lacks them, or the operating system does not save their registers. */
+ * reason  may be NULL; set to a static sentence where the answer is false (build or processor lacks
+ *         them, or the operating system does not save their registers), else to NULL.
+ *
+ * Returns true for PKV_CPU_AUTO; false for a value that is no instruction set. */
 PKV_API bool pkv_cpu_has_instructions(pkv_cpu_instructions instructions, const char **reason);
 
 /* Bytes that a CPU device of this config needs, all scratch memory of its workers included.
@@ -136,27 +139,39 @@ PKV_API bool pkv_cpu_has_instructions(pkv_cpu_instructions instructions, const c
 PKV_API size_t pkv_device_cpu_size(const pkv_cpu_config *config);
 
 /* Make a CPU device in the caller's memory.
- * [starts num_threads - 1 threads, none with parallel_for | no allocation]
+ * [starts num_threads - 1 threads, none with parallel_for | O(threads) | no allocation |
+ * all-or-nothing]
  *
- * config  NULL is the default config.   memory  64-byte aligned, lives until destroy.
+ * config  NULL is the default config; read during the call only.
+ * memory  64-byte aligned, at least pkv_device_cpu_size bytes; the caller's, and the device's until
+ *         pkv_device_destroy, which does not release it.
+ * out     valid until pkv_device_destroy; set on PKV_OK only.
  *
- * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED (instructions that are not
- * there; an unknown member of config), PKV_ERROR_DEVICE (a thread cannot be started; nothing
- * stays). */
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT (memory, its size or alignment; num_threads beyond
+ * PKV_MAX_CPU_THREADS, or 0 with parallel_for; one of the allocator's functions without the other),
+ * PKV_ERROR_UNSUPPORTED (instructions that are not there; an unknown member of config),
+ * PKV_ERROR_DEVICE (a thread cannot be started; nothing stays). */
 PKV_API pkv_status pkv_device_init_cpu(const pkv_cpu_config *config,
                                        void *memory,
                                        size_t size,
                                        pkv_device **out);
 
-/* The same with one allocation of pkv_device_cpu_size bytes. Also PKV_ERROR_OUT_OF_MEMORY. */
+/* Make a CPU device with one allocation of pkv_device_cpu_size bytes.
+ * [starts threads as pkv_device_init_cpu | O(threads) | allocates once | all-or-nothing]
+ *
+ * config, out  as pkv_device_init_cpu; pkv_device_destroy gives the memory back.
+ *
+ * Returns as pkv_device_init_cpu, or PKV_ERROR_OUT_OF_MEMORY. */
 PKV_API pkv_status pkv_device_create_cpu(const pkv_cpu_config *config, pkv_device **out);
 
-/* End a device: wait for its operations, end its threads, give its memory back.
+/* End a device: wait for its operations, end its threads, give back the memory that it allocated.
+ * [mutates device | waits | O(threads)]
  *
- * device  may be NULL. */
+ * device  may be NULL. Its fences are to be destroyed before it. */
 PKV_API void pkv_device_destroy(pkv_device *device);
 
 /* Wait until everything enqueued on `stream` is done. CPU operations are done when they return.
+ * [waits for the device | no allocation]
  *
  * Returns PKV_OK; PKV_ERROR_INVALID_ARGUMENT for a stream that is not of this device (a CPU device
  * has the default stream only); PKV_ERROR_DEVICE for a failure of an earlier operation. */
@@ -165,32 +180,49 @@ PKV_API pkv_status pkv_device_synchronize(pkv_device *device, pkv_stream stream)
 /* Say in words why the last failing call on this device failed.
  * [reads device | O(1) | no allocation]
  *
+ * device  may be NULL: "".
+ *
  * Returns a text that stays valid until the next failing call; "" where none failed. */
 PKV_API const char *pkv_device_last_error(const pkv_device *device);
 
 /* Describe a device.
  * [reads device | O(1) | no allocation]
  *
+ * out  struct_size must be set.
+ *
  * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_device_get_info(const pkv_device *device, pkv_device_info *out);
 
 /* Make a fence, not yet recorded; a fence that was never recorded counts as passed.
- * [no allocation on a CPU device]
+ * [mutates device | O(1) | no allocation on a CPU device]
+ *
+ * out  the caller's, to be given to pkv_fence_destroy; valid on PKV_OK only.
  *
  * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_DEVICE. */
 PKV_API pkv_status pkv_fence_create(pkv_device *device, pkv_fence *out);
 
-/* Put the fence behind everything enqueued on `stream` so far. Recording again moves it. */
+/* Put the fence behind everything enqueued on `stream` so far. Recording again moves it.
+ * [enqueues on stream | O(1) | no allocation | all-or-nothing]
+ *
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT (no fence of this device; a stream that is not),
+ * PKV_ERROR_DEVICE. */
 PKV_API pkv_status pkv_fence_record(pkv_device *device, pkv_fence fence, pkv_stream stream);
 
-/* Let `stream` wait for the fence; the caller does not wait. */
+/* Let `stream` wait for the fence, as it was recorded last; the caller does not wait.
+ * [enqueues on stream | O(1) | no allocation | all-or-nothing]
+ *
+ * Returns as pkv_fence_record. */
 PKV_API pkv_status pkv_fence_wait(pkv_device *device, pkv_fence fence, pkv_stream stream);
 
 /* Ask whether the fence has been passed.
- * Returns PKV_OK when it has, PKV_IN_PROGRESS, or an error. */
+ * [reads device | O(1), never waits | no allocation]
+ *
+ * Returns PKV_OK when it has, PKV_IN_PROGRESS, PKV_ERROR_INVALID_ARGUMENT (no fence of this
+ * device), PKV_ERROR_DEVICE (also for a failure of an earlier operation). */
 PKV_API pkv_status pkv_fence_query(pkv_device *device, pkv_fence fence);
 
 /* Give a fence back.
+ * [mutates device | O(1)]
  *
  * fence  may be NULL. */
 PKV_API void pkv_fence_destroy(pkv_device *device, pkv_fence fence);
