@@ -531,9 +531,13 @@ static int run_on_cpu(void) {
         is_good = attention_stages_report(device, options.stage, options.rounds, options.scale,
                                           options.json, now_ns);
     } else {
-        is_good = options.prefill ||
+        /* Neither option is both of them. */
+        bool has_decode = options.decode || !options.prefill;
+        bool has_prefill = options.prefill || !options.decode;
+
+        is_good = !has_decode ||
                   (run_decode_cases(device) && run_block_size_cases(device) && run_plan(device));
-        is_good = (options.decode || run_prefill_cases(device)) && is_good;
+        is_good = (!has_prefill || run_prefill_cases(device)) && is_good;
     }
     pkv_device_destroy(device);
     return is_good ? BENCH_EXIT_OK : BENCH_EXIT_FAILED;
@@ -558,8 +562,8 @@ int main(int argc, char **argv) {
          0, 0},
         {"small-pages", BENCH_FLAG, &options.small_pages, NULL,
          "keys and values in the smallest pages; default: in large ones where there are any", 0, 0},
-        {"decode", BENCH_FLAG, &options.decode, NULL, "decode only", 0, 0},
-        {"prefill", BENCH_FLAG, &options.prefill, NULL, "prefill only", 0, 0},
+        {"decode", BENCH_FLAG, &options.decode, NULL, "decode; default: both", 0, 0},
+        {"prefill", BENCH_FLAG, &options.prefill, NULL, "prefill; default: both", 0, 0},
         {"json", BENCH_FLAG, &options.json, NULL, "JSON lines", 0, 0},
     };
     const bench_program program = {"bench_attention",
