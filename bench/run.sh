@@ -74,6 +74,7 @@ describe_machine() {
     echo "processor:  $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1)"
     echo "processors: $(nproc 2>/dev/null || echo unknown), load $(cut -d' ' -f1-3 /proc/loadavg 2>/dev/null)"
     echo "compiler:   $(gcc --version | head -n 1), Release"
+    echo "prefill:    ${no_blas:-beside OpenBLAS by hand}"
 }
 
 # Say whether the bench $1 is to be run.
@@ -216,9 +217,17 @@ build_benches() {
 
 gnuplot=
 command -v gnuplot >/dev/null 2>&1 || gnuplot="gnuplot-nox"
-setup_install build/.setup-done ${gnuplot:+"$gnuplot"}
+# Of setup.sh: what the benches want, and not what the tests do.
+# shellcheck disable=SC2034
+for_benches=1
+setup_install build/.setup-done-bench ${gnuplot:+"$gnuplot"}
 setup_choose_generator
 build_benches
+no_blas=
+if grep -Eq '^PKV_(CBLAS_INCLUDE_DIR|OPENBLAS_LIBRARY):.*NOTFOUND' "$build/CMakeCache.txt"; then
+    no_blas="no BLAS: OpenBLAS (libopenblas-dev) is not installed, its peer is left out"
+    echo "== NOTE: $no_blas"
+fi
 
 rm -rf "$report"
 mkdir -p "$report"

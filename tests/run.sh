@@ -408,6 +408,14 @@ setup_choose_generator
 jobs=$(setup_jobs)
 mkdir -p build/test-logs
 : >"$skipped_log"
+# Why there is nothing of CUDA, among the last lines: the tests know only that it is not there.
+current_stage=setup
+while read -r why; do
+    what=${why#no }
+    [ -z "$why" ] || note_skip "setup of ${what%%:*}" "$why"
+done <<EOF
+${setup_reasons:-}
+EOF
 if [ "$full" -eq 1 ]; then
     PKV_TEST_FULL=1
     export PKV_TEST_FULL

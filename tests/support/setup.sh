@@ -30,8 +30,32 @@ setup_has_header() {
     fi
 }
 
-# Print the packages without which single stages are skipped and that are missing here.
+# Say whether gcc finds OpenBLAS and its header.
+setup_has_openblas() {
+    echo '#include <cblas.h>
+int main(void) { return cblas_sdot(0, 0, 1, 0, 1) != 0; }' |
+        gcc -x c -o /dev/null - -lopenblas >/dev/null 2>&1
+}
+
+# Print what the packages of the CUDA headers want, where these are to be had and it is missing.
+setup_missing_venv() {
+    if [ "${offline:-0}" -eq 0 ] && [ -z "$(setup_find_cuda_headers)" ] &&
+        [ ! -e build/cuda-headers/include/cuda_fp8.h ] &&
+        ! python3 -c 'import ensurepip' >/dev/null 2>&1; then
+        echo python3-venv
+    fi
+}
+
+# Print the packages that are missing here and without which single stages, or with for_benches=1 a
+# peer of the benches, are left out. $1: setup_install's stamp. Where that is there only what is
+# asked for each time: without a venv not one stage but every suite of the CUDA kernels is skipped.
 setup_missing_optional() {
+    if [ "${for_benches:-0}" -eq 1 ]; then
+        [ -e "$1" ] || setup_has_openblas || echo libopenblas-dev
+        return 0
+    fi
+    setup_missing_venv
+    [ ! -e "$1" ] || return 0
     command -v clang >/dev/null 2>&1 || echo clang
     command -v clang-format >/dev/null 2>&1 || echo clang-format
     command -v valgrind >/dev/null 2>&1 || echo valgrind
@@ -71,8 +95,7 @@ setup_install() {
     stamp=$1
     shift
     required=$(setup_missing_required | tr '\n' ' ')$*
-    optional=
-    [ -e "$stamp" ] || optional=$(setup_missing_optional | tr '\n' ' ')
+    optional=$(setup_missing_optional "$stamp" | tr '\n' ' ')
     required=${required% }
     optional=${optional% }
     if [ -z "$required$optional" ]; then
@@ -103,7 +126,7 @@ setup_install() {
     # shellcheck disable=SC2086
     for package in $optional; do
         setup_apt_get install -y --no-install-recommends "$package" >>"$log" 2>&1 ||
-            echo "   could not install $package; its stage will be skipped"
+            echo "   could not install $package; what wants it is left out"
     done
     : >"$stamp"
 }
@@ -118,6 +141,13 @@ setup_find_cuda_headers() {
     done
 }
 
+# Tell the caller $1, and keep it in $setup_reasons, a line each: why something of CUDA is missing.
+setup_tell() {
+    echo "   $1"
+    setup_reasons="${setup_reasons:-}$1
+"
+}
+
 # Install the Python packages $2... for the purpose $1, into build/cuda-venv and without what they
 # depend on. Says why where that does not work.
 setup_cuda_packages() {
@@ -126,11 +156,11 @@ setup_cuda_packages() {
     mkdir -p build
     if [ ! -e build/cuda-venv/bin/pip ] &&
         ! python3 -m venv build/cuda-venv >>build/cuda-venv.log 2>&1; then
-        echo "   no $purpose: python3 with venv is needed (build/cuda-venv.log)"
+        setup_tell "no $purpose: python3 with venv is needed (python3-venv; build/cuda-venv.log)"
         return 1
     fi
     if ! build/cuda-venv/bin/pip install --no-deps --quiet "$@" >>build/cuda-venv.log 2>&1; then
-        echo "   no $purpose: the packages cannot be had (build/cuda-venv.log)"
+        setup_tell "no $purpose: pip cannot get the packages (build/cuda-venv.log)"
         return 1
     fi
     cuda_folder=$(cd build/cuda-venv/lib/python3*/site-packages/nvidia/cu13 && pwd)
@@ -144,7 +174,7 @@ setup_cuda_headers() {
         return 0
     fi
     if [ "$1" -eq 1 ]; then
-        echo "   no CUDA headers: --offline, nothing is downloaded"
+        setup_tell "no CUDA headers: --offline, nothing is downloaded"
     elif setup_cuda_packages "CUDA headers" nvidia-cuda-runtime==13.0.96 \
         nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85; then
         ln -sfn "$cuda_folder" build/cuda-headers
@@ -168,9 +198,9 @@ setup_cuda_compiler() {
         return 0
     fi
     if [ "$1" -eq 1 ]; then
-        echo "   no CUDA compiler: --offline, nothing is downloaded"
+        setup_tell "no CUDA compiler: --offline, nothing is downloaded"
     elif [ ! -e build/cuda-headers ]; then
-        echo "   no CUDA compiler: its packages want those of the headers beside them"
+        setup_tell "no CUDA compiler: its packages want those of the headers beside them"
     elif setup_cuda_packages "CUDA compiler" nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88; then
         # Where a toolkit would have them, and under the name that a linker looks for.
         ln -sfn lib "$cuda_folder/lib64"
@@ -186,7 +216,7 @@ setup_cuda_tools() {
         return 0
     fi
     if [ "$1" -eq 1 ]; then
-        echo "   no cuobjdump: --offline, nothing is downloaded"
+        setup_tell "no cuobjdump: --offline, nothing is downloaded"
     elif setup_cuda_packages cuobjdump nvidia-cuda-cuobjdump==13.2.86 \
         nvidia-cuda-nvdisasm==13.2.86; then
         ln -sfn "$cuda_folder" build/cuda-tools
