@@ -44,7 +44,8 @@ typedef struct pkv_attention_shape {
 /* Say whether `device` computes attention of this shape.
  * [reads device | O(1) | no allocation]
  *
- * reason  may be NULL; set to a sentence that names the dimension where the answer is no.
+ * reason  may be NULL; set to a static sentence that names the dimension where the answer is no,
+ *         else to NULL.
  *
  * query_dtype is FLOAT32, FLOAT16 or BFLOAT16; kv_dtype the same, or FLOAT8_E4M3 or INT8, or, with
  * FLOAT32 queries, FLOAT16 or BFLOAT16. Returns false for everything else. */
@@ -89,23 +90,38 @@ typedef struct pkv_plan_config {
 
 typedef struct pkv_plan pkv_plan;
 
-/* Bytes of a plan object; 0 for a config that pkv_plan_create refuses. */
+/* Bytes of a plan object.
+ * [any thread | O(1) | no allocation]
+ *
+ * Returns 0 for a config that pkv_plan_init refuses. */
 PKV_API size_t pkv_plan_size(const pkv_plan_config *config);
 
-/* Make a plan in the caller's memory, or with one allocation. A plan is immutable: any number of
- * threads and streams may use one. It belongs to no device.
+/* Make a plan in the caller's memory. A plan is immutable: any number of threads and streams may
+ * use one. It belongs to no device.
+ * [any thread | O(1) | no allocation | all-or-nothing]
  *
+ * memory  8-byte aligned, at least pkv_plan_size bytes; the caller's, and the plan's until the last
+ *         use of it. pkv_plan_destroy does not release it.
+ * out     set on PKV_OK only.
  * reason  may be NULL; set to a static sentence when the config is refused.
  *
- * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED, PKV_ERROR_LIMIT (a size that
- * does not fit 2^40 bytes), PKV_ERROR_OUT_OF_MEMORY. */
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT (memory and out, too), PKV_ERROR_UNSUPPORTED (the
+ * shape, or an unknown member of config), PKV_ERROR_LIMIT (a workspace of more than 2^40 bytes, or
+ * more than 2^31 work items). */
 PKV_API pkv_status pkv_plan_init(
     const pkv_plan_config *config, void *memory, size_t size, pkv_plan **out, const char **reason);
+
+/* Make a plan with one allocation from config->allocator.
+ * [any thread | O(1) | allocates once | all-or-nothing]
+ *
+ * out, reason  as pkv_plan_init; the plan is to be given to pkv_plan_destroy.
+ *
+ * Returns as pkv_plan_init, or PKV_ERROR_OUT_OF_MEMORY. */
 PKV_API pkv_status pkv_plan_create(const pkv_plan_config *config,
                                    pkv_plan **out,
                                    const char **reason);
 
-/* End a plan.
+/* End a plan. [O(1)]
  *
  * plan  may be NULL. */
 PKV_API void pkv_plan_destroy(pkv_plan *plan);
@@ -113,8 +129,10 @@ PKV_API void pkv_plan_destroy(pkv_plan *plan);
 /* Tell how large the caller's two buffers must be, from the maxima only.
  * [reads plan | O(1) | no allocation]
  *
- * plan_size       of host_plan, and of plan_data on the device.   May be NULL.
- * workspace_size  of args.workspace, on the device. One per stream.   May be NULL. */
+ * plan_size       bytes of host_plan, and of plan_data on the device.   May be NULL.
+ * workspace_size  bytes of args.workspace, on the device. One per stream.   May be NULL.
+ *
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT (plan is NULL). */
 PKV_API pkv_status pkv_plan_sizes(const pkv_plan *plan, size_t *plan_size, size_t *workspace_size);
 
 /* Write the work list of one batch into the caller's memory.
@@ -123,27 +141,33 @@ PKV_API pkv_status pkv_plan_sizes(const pkv_plan *plan, size_t *plan_size, size_
  * batch      rows, seq_lens and query_start_loc are read, for max(num_requests, padded_requests)
  *            requests. query_start_loc starts at 0 and never falls. Requests with query length
  *            0 give no work.
- * host_plan  8-byte aligned. On a CPU device it is args.plan_data; else upload its first
- *            pkv_plan_used_size bytes, on the stream of the operation and before it, and do not
- *            write it again before that copy is done.
+ * host_plan  [size] bytes of the caller's, 8-byte aligned. On a CPU device it is args.plan_data;
+ *            else upload its first pkv_plan_used_size bytes, on the stream of the operation and
+ *            before it, and do not write it again before that copy is done.
  *
  * Lengths are rounded up to chunk_size. The plan serves every batch that pkv_plan_covers accepts.
  *
  * Returns PKV_OK; PKV_ERROR_INVALID_ARGUMENT (a NULL array, query_start_loc that does not start at
- * 0 or falls, a negative row or length, a causal query longer than its sequence); PKV_ERROR_LIMIT
- * (a maximum of the config, or `size`). host_plan is written on PKV_OK only. */
+ * 0 or falls, a negative row or length, a causal query longer than its sequence);
+ * PKV_ERROR_UNSUPPORTED (an unknown member of batch); PKV_ERROR_LIMIT (a maximum of the config, or
+ * `size`). host_plan is written on PKV_OK only. */
 PKV_API pkv_status pkv_plan_build(const pkv_plan *plan,
                                   const pkv_batch *batch,
                                   void *host_plan,
                                   size_t size);
 
-/* Bytes of host_plan that are in use. */
+/* Tell how many bytes of host_plan are in use: what is to be uploaded.
+ * [reads host_plan | O(1) | no allocation]
+ *
+ * Returns 0 for NULL and for what pkv_plan_build has not written. */
 PKV_API size_t pkv_plan_used_size(const void *host_plan);
 
 /* Say whether the work list is valid for this batch: the same requests, rows and query lengths, and
  * each length in the same chunk as the length it was built for (without a window also in an earlier
  * one). So it stays valid for up to chunk_size decode steps.
- * [reads plan | host only | O(requests) | no allocation] */
+ * [reads plan | host only | O(requests) | no allocation]
+ *
+ * Returns false also for a list of another plan, and for a batch that pkv_plan_build refuses. */
 PKV_API bool pkv_plan_covers(const pkv_plan *plan, const void *host_plan, const pkv_batch *batch);
 
 /* ---- Attention */
@@ -186,7 +210,8 @@ typedef struct pkv_attention_args {
 } pkv_attention_args;
 
 /* Compute attention of a mixed batch (decode, chunked prefill, verification) over the paged cache.
- * [enqueues on stream | no allocation | all-or-nothing as to refusals]
+ * [enqueues on stream | O(rows * visible keys * (D + Dv)) | no allocation | all-or-nothing as to
+ * refusals]
  *
  * Logit = softmax_scale * k_scale * (query . key), soft cap, ALiBi, then the mask; accumulation in
  * float. Unused slots and foreign blocks may hold anything, NaN included. A row that sees no key
@@ -203,8 +228,10 @@ typedef struct pkv_attention_args {
  * A CPU device also checks what is in device memory: lengths against the plan, and each block id
  * that will be read against N. Other devices trust it.
  *
- * Returns PKV_OK; PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED, PKV_ERROR_LIMIT (workspace too
- * small), PKV_ERROR_DEVICE. pkv_device_last_error names the dimension. Nothing was written then. */
+ * Returns PKV_OK; PKV_ERROR_INVALID_ARGUMENT; PKV_ERROR_UNSUPPORTED (what pkv_attention_supports
+ * says no to; a dtype, stride, flag or combination, an unknown member of args); PKV_ERROR_LIMIT
+ * (workspace too small); nothing was written then. PKV_ERROR_DEVICE (a part may have been written).
+ * pkv_device_last_error names the dimension. */
 PKV_API pkv_status pkv_attention(pkv_device *device,
                                  const pkv_plan *plan,
                                  const pkv_attention_args *args,
@@ -234,15 +261,18 @@ typedef struct pkv_write_kv_args {
 } pkv_write_kv_args;
 
 /* Scatter new keys and values into the cache by slot; rotate and quantise on the way.
- * [enqueues on stream | no allocation | all-or-nothing as to refusals]
+ * [enqueues on stream | O(T * (Hkv * (D + Dv) + Hq * D)) | no allocation | all-or-nothing as to
+ * refusals]
  *
  * Cache dtype: key's own; FLOAT8_E4M3 or INT8 with scales (absent = 1); FLOAT16 or BFLOAT16 from
  * FLOAT32. Stored = nearest-even(value / scale), saturated at 448 or 127. A scale per token and
  * head is max |value| / 448 (or / 127) over the finite elements; 0 where all are 0, and then 0 is
  * stored. NaN stays NaN in FLOAT8_E4M3 and becomes 0 in INT8. No two tokens may have the same slot.
  *
- * Returns as pkv_attention. A CPU device refuses slots and positions that are out of range before
- * it writes anything. */
+ * Returns PKV_OK (also for no tokens), PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED (dtypes,
+ * strides, head sizes, an unknown flag or member of args), PKV_ERROR_DEVICE (a part may have been
+ * written). A CPU device refuses slots and positions that are out of range before it writes
+ * anything. */
 PKV_API pkv_status pkv_write_kv(pkv_device *device,
                                 const pkv_write_kv_args *args,
                                 pkv_stream stream);
@@ -262,12 +292,13 @@ typedef struct pkv_merge_args {
 } pkv_merge_args;
 
 /* Merge attention over disjoint sets of keys into attention over their union, in part order.
- * [enqueues on stream | no allocation | all-or-nothing as to refusals]
+ * [enqueues on stream | O(parts * T * H * Dv) | no allocation | all-or-nothing as to refusals]
  *
  * A part with lse = -inf is empty: its output is not read. All empty: output 0, lse -inf. The
- * output may be the same view as one of the parts, and lse the same as that part's.
+ * output may be the same view as one of the parts, and lse the same as that part's. The arrays
+ * outputs and lses are on the host until the call returns.
  *
- * Returns as pkv_attention. */
+ * Returns as pkv_write_kv; num_parts out of range is PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_merge_states(pkv_device *device,
                                     const pkv_merge_args *args,
                                     pkv_stream stream);
@@ -276,17 +307,19 @@ PKV_API pkv_status pkv_merge_states(pkv_device *device,
 
 typedef struct pkv_table_args {
     uint32_t struct_size;
-    pkv_block_id *block_table; /* [num_rows, num_columns] on the device */
-    int64_t block_table_stride;
+    pkv_block_id *block_table;  /* [num_rows, num_columns] on the device */
+    int64_t block_table_stride; /* entries, >= num_columns */
     int32_t num_rows, num_columns;
     const pkv_table_update *updates; /* on the host until the call returns; no cell twice */
     int32_t num_updates;
 } pkv_table_args;
 
 /* Write the changed cells of a block table.
- * [enqueues on stream | no allocation | all-or-nothing as to refusals]
+ * [enqueues on stream | O(num_updates) | no allocation | all-or-nothing as to refusals]
  *
- * Returns as pkv_attention; a cell outside of the table is refused. */
+ * Returns PKV_OK (also for no updates), PKV_ERROR_INVALID_ARGUMENT (a cell outside of the table or
+ * a negative block, too), PKV_ERROR_UNSUPPORTED (an unknown member of args), PKV_ERROR_DEVICE (a
+ * part may have been written). */
 PKV_API pkv_status pkv_update_block_table(pkv_device *device,
                                           const pkv_table_args *args,
                                           pkv_stream stream);
@@ -295,22 +328,24 @@ typedef struct pkv_slot_mapping_args {
     uint32_t struct_size;
     int32_t num_requests, num_tokens; /* num_tokens: entries of slot_mapping, padding included */
     int32_t block_size, num_columns;
-    const pkv_block_id *block_table;
-    int64_t block_table_stride;
-    const int32_t *rows;            /* [num_requests] */
-    const int32_t *seq_lens;        /* [num_requests]; not read where positions are given */
-    const int32_t *query_start_loc; /* [num_requests + 1] */
-    const int64_t *positions;       /* [num_tokens] or NULL: seq_len - query length + i */
-    int64_t *slot_mapping;          /* [num_tokens] out */
+    const pkv_block_id *block_table; /* [largest row + 1, num_columns] */
+    int64_t block_table_stride;      /* entries from one row to the next, not negative */
+    const int32_t *rows;             /* [num_requests] */
+    const int32_t *seq_lens;         /* [num_requests]; not read where positions are given */
+    const int32_t *query_start_loc;  /* [num_requests + 1] */
+    const int64_t *positions;        /* [num_tokens] or NULL: seq_len - query length + i */
+    int64_t *slot_mapping;           /* [num_tokens] out */
 } pkv_slot_mapping_args;
 
 /* Compute the slot of each query token on the device, where the lengths are known (asynchronous
  * speculative decoding).
- * [enqueues on stream | no allocation]
+ * [enqueues on stream | O(num_tokens) | no allocation | all-or-nothing as to refusals]
  *
- * Tokens behind the last request, positions outside of the table and null blocks give -1.
+ * All arrays are on the device. Tokens behind the last request, positions outside of the table and
+ * null blocks give -1.
  *
- * Returns as pkv_attention. */
+ * Returns PKV_OK (also for no tokens), PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED (an
+ * unknown member of args), PKV_ERROR_DEVICE. */
 PKV_API pkv_status pkv_compute_slot_mapping(pkv_device *device,
                                             const pkv_slot_mapping_args *args,
                                             pkv_stream stream);
