@@ -89,7 +89,7 @@ typedef struct pkv_manager_config {
  *
  * reason  may be NULL; else a static text ("" for PKV_OK).
  *
- * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED (recurrent group; sharing.h). */
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED (recurrent, or sharing.h). */
 PKV_API pkv_status pkv_manager_config_check(const pkv_manager_config *config, const char **reason);
 
 /* Compute how many bytes pkv_manager_init needs. [any thread | O(groups)]
@@ -380,7 +380,7 @@ PKV_API pkv_status pkv_evict_blocks(pkv_manager *manager,
 
 /* Forget every key. [mutates manager | O(blocks)]
  *
- * Returns PKV_OK, PKV_ERROR_BUSY (a block is held). Source: vLLM V1 reset_prefix_cache. */
+ * Returns PKV_OK, PKV_ERROR_BUSY (blocks held, a swap open). Source: vLLM V1 reset_prefix_cache. */
 PKV_API pkv_status pkv_reset_prefix_cache(pkv_manager *manager);
 
 /* Count the leading blocks that every request with blocks shares, for cascade attention.
@@ -439,7 +439,7 @@ typedef struct pkv_batch_entry {
  *
  * Returns PKV_OK, PKV_ERROR_LIMIT (an array too small; num_requests and num_tokens tell the need),
  * PKV_ERROR_INVALID_ARGUMENT (group, tokens without blocks, more tokens than the blocks hold),
- * PKV_ERROR_BUSY (zero_on_free and fills of the group were not taken). */
+ * PKV_ERROR_BUSY (copies of the group, or with zero_on_free fills, were not taken). */
 PKV_API pkv_status pkv_batch_build(const pkv_manager *manager,
                                    int32_t group,
                                    const pkv_batch_entry *entries,

@@ -216,7 +216,8 @@ PKV_API pkv_status pkv_pool_match(const pkv_pool *pool,
  *                call never evicts its own hits.
  *
  * Free hits count as needed capacity. Returns PKV_OK, PKV_NO_FREE_BLOCKS, PKV_NOT_FOUND (a hit was
- * evicted: match again), PKV_ERROR_INVALID_ARGUMENT (a block twice in hits), PKV_ERROR_LIMIT. */
+ * evicted: match again), PKV_ERROR_INVALID_ARGUMENT (a block twice in hits), PKV_ERROR_LIMIT (more
+ * than PKV_MAX_REF_CNT owners). */
 PKV_API pkv_status pkv_pool_acquire(pkv_pool *pool,
                                     int32_t group,
                                     const pkv_block_id *hits,

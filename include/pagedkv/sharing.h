@@ -62,7 +62,8 @@ extern "C" {
  * that the parent took part in before the fork, the child is one of its requests, too.
  *
  * Returns PKV_OK, PKV_NO_FREE_ROWS, PKV_ERROR_LIMIT (handles or tokens: max_requests,
- * max_total_tokens), PKV_ERROR_BUSY (a swap-in of the parent is open), PKV_ERROR_INVALID_ARGUMENT
+ * max_total_tokens; or the caller's keys give one block more than PKV_MAX_REF_CNT owners),
+ * PKV_ERROR_BUSY (a swap-in of the parent is open), PKV_ERROR_INVALID_ARGUMENT
  * (a count out of range, or the parent has dropped blocks behind its window that the child would
  * see). */
 PKV_API pkv_status pkv_fork(pkv_manager *manager,

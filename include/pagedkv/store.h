@@ -76,7 +76,10 @@ typedef struct pkv_store {
 } pkv_store;
 
 /* Begin a transfer.
- * [one thread at a time per store | no allocation | all-or-nothing as to refusals]
+ * [mutates store | one thread at a time per store | O(num_blocks) | never waits | no allocation |
+ * all-or-nothing as to refusals]
+ *
+ * ticket  set on PKV_OK: names the transfer in its completion and to pkv_store_cancel.
  *
  * The arguments are checked here, for every store: the view against the shape, slots in
  * [1, num_slots), blocks in [0, num_blocks) of the view. A transfer that writes a slot of another
@@ -88,16 +91,21 @@ typedef struct pkv_store {
  * a block that was not read with PKV_OK holds nothing of use. A slot that was not written with
  * PKV_OK holds nothing. The others of the batch are not concerned.
  *
- * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED, PKV_ERROR_LIMIT (num_blocks),
- * PKV_ERROR_BUSY (a slot is in use, or too many transfers are in flight: poll). */
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT (also for a store without all its functions),
+ * PKV_ERROR_UNSUPPORTED (an unknown member of transfer), PKV_ERROR_LIMIT (more blocks than
+ * PKV_MAX_BLOCK_LIST), PKV_ERROR_BUSY (a slot is in use, or too many transfers are in flight:
+ * poll); of a store of yours, also what its submit says. */
 PKV_API pkv_status pkv_store_submit(const pkv_store *store,
                                     const pkv_store_transfer *transfer,
                                     uint64_t *ticket);
 
 /* Learn which transfers have ended, and drive those of a store without threads.
- * [one thread at a time per store | may wait only with `wait` | no allocation]
+ * [mutates store | one thread at a time per store | may wait only with `wait` | no allocation]
  *
- * Returns PKV_OK with *num_completions >= 0, PKV_ERROR_INVALID_ARGUMENT. */
+ * completions  [capacity]; may be NULL where capacity is 0.
+ *
+ * Returns PKV_OK with *num_completions >= 0, PKV_ERROR_INVALID_ARGUMENT; of a store of yours, also
+ * what its poll says. */
 PKV_API pkv_status pkv_store_poll(const pkv_store *store,
                                   bool wait,
                                   pkv_store_completion *completions,
@@ -105,29 +113,42 @@ PKV_API pkv_status pkv_store_poll(const pkv_store *store,
                                   int32_t *num_completions);
 
 /* Ask that no further block of a transfer be begun. What is under way ends as it ends.
+ * [mutates store | one thread at a time per store | never waits | no allocation]
  *
- * Returns PKV_OK, PKV_NOT_FOUND (no such transfer, or it has ended). */
+ * Returns PKV_OK, PKV_NOT_FOUND (no such transfer, or it has ended), PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_store_cancel(const pkv_store *store, uint64_t ticket);
 
-/* Give up what slots hold; an empty slot is no error. May wait for the medium.
+/* Give up what slots hold; an empty slot is no error.
+ * [mutates store | one thread at a time per store | O(num_slots) | may wait for the medium |
+ * no allocation]
  *
- * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_BUSY (a slot is in use; nothing was done),
- * PKV_ERROR_IO. */
+ * slots  [num_slots], each in [1, shape.num_slots).
+ *
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT or PKV_ERROR_BUSY (a slot is in use), and then nothing
+ * was done; PKV_ERROR_IO (they are given up, but an entry may be found again after a restart). */
 PKV_API pkv_status pkv_store_forget(const pkv_store *store,
                                     const pkv_block_id *slots,
                                     int32_t num_slots);
 
 /* Wait until all transfers have ended (they are still to be polled) and what was written is
  * durable.
+ * [mutates store | one thread at a time per store | waits for the medium | no allocation]
  *
- * Returns PKV_OK, PKV_ERROR_IO. */
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_IO. */
 PKV_API pkv_status pkv_store_flush(const pkv_store *store);
 
 /* End a store; afterwards the memory of transfers is the caller's again, and the statuses of blocks
- * that were not moved are PKV_NOT_FOUND. `store` may be NULL. */
+ * that were not moved are PKV_NOT_FOUND.
+ * [ends store | waits for what is under way]
+ *
+ * store  may be NULL. */
 PKV_API void pkv_store_close(const pkv_store *store);
 
-/* Say in words what went wrong last; "" where nothing did. */
+/* Say in words what went wrong last.
+ * [reads store | O(1) | no allocation]
+ *
+ * Returns a text that stays valid until the next call on the store; "" where nothing went wrong,
+ * and for NULL. */
 PKV_API const char *pkv_store_last_error(const pkv_store *store);
 
 /* ---- The store that is a file */
@@ -173,8 +194,10 @@ typedef struct pkv_file_store_config {
     pkv_store_uring uring;
     bool direct;           /* O_DIRECT: past the page cache; UNSUPPORTED where the system refuses */
     bool verify_data;      /* read every block at open, not only the index */
-    int32_t queue_depth;   /* reads and writes in the kernel at once */
-    int32_t max_transfers; /* in flight or not yet polled */
+    int32_t queue_depth;   /* reads and writes in the kernel at once, up to 4096; 0 =
+                              PKV_FILE_STORE_DEFAULT_QUEUE_DEPTH */
+    int32_t max_transfers; /* in flight or not yet polled, up to PKV_MAX_BLOCK_LIST; 0 =
+                              PKV_FILE_STORE_DEFAULT_MAX_TRANSFERS */
     pkv_allocator allocator;
 } pkv_file_store_config;
 
@@ -193,11 +216,20 @@ typedef struct pkv_file_store_info {
     uint64_t file_size;
 } pkv_file_store_info;
 
-/* Bytes that a file store of this config needs; 0 for a config that is refused. */
+/* Bytes that a file store of this config needs.
+ * [any thread | O(1) | no allocation]
+ *
+ * Returns 0 for a config that pkv_file_store_init refuses without looking at the file, or whose
+ * size no size_t holds. */
 PKV_API size_t pkv_file_store_size(const pkv_file_store_config *config);
 
-/* Open or make the file, in the caller's memory (64-byte aligned, until close).
- * [no allocation | reads the index, with verify_data every block]
+/* Open or make the file, in the caller's memory.
+ * [waits for the medium | O(slots), with verify_data O(bytes) | no allocation]
+ *
+ * memory  64-byte aligned, at least pkv_file_store_size bytes; the caller's, and the store's until
+ *         pkv_store_close.
+ * out     set on PKV_OK only; ended by pkv_store_close of the table that pkv_file_store_get_store
+ *         fills in.
  *
  * What is intact is there again, the most recently written last in the order of eviction; what is
  * not is counted in pkv_file_store_info and given up. The file is locked until close; of a process
@@ -215,22 +247,31 @@ PKV_API pkv_status pkv_file_store_init(const pkv_file_store_config *config,
                                        char *error_text,
                                        size_t error_size);
 
-/* The same with one allocation of pkv_file_store_size bytes; *out is NULL on error. Also
- * PKV_ERROR_OUT_OF_MEMORY. */
+/* Open or make the file with one allocation of pkv_file_store_size bytes, given back at close.
+ * [as pkv_file_store_init | allocates once]
+ *
+ * out  NULL on error.
+ *
+ * Returns as pkv_file_store_init, or PKV_ERROR_OUT_OF_MEMORY. */
 PKV_API pkv_status pkv_file_store_create(const pkv_file_store_config *config,
                                          pkv_file_store **out,
                                          char *error_text,
                                          size_t error_size);
 
-/* Fill in the table of functions, out->struct_size set. Its close is this store's end.
+/* Fill in the table of functions. Its close is this store's end.
+ * [reads store | O(1) | no allocation]
+ *
+ * out  struct_size must be set, to all of pkv_store.
  *
  * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_file_store_get_store(pkv_file_store *store, pkv_store *out);
 
-/* Read what is stored, least recently used first: the arrays for whoever keeps track of slots. Each
- * array may be NULL.
+/* Read what is stored, least recently used first: the arrays for whoever keeps track of slots.
+ * [reads store | O(slots) | no allocation]
  *
- * Returns PKV_OK; PKV_ERROR_LIMIT where `capacity` is too small, with *num_blocks what is needed;
+ * keys, groups, slots  [capacity]; each may be NULL.   num_blocks  always the whole count.
+ *
+ * Returns PKV_OK, PKV_ERROR_LIMIT (capacity too small; the arrays are as they were),
  * PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_file_store_get_stored(const pkv_file_store *store,
                                              pkv_block_key *keys,
@@ -241,6 +282,9 @@ PKV_API pkv_status pkv_file_store_get_stored(const pkv_file_store *store,
 
 /* Find the slot that holds a key, the most recently written where there are several. Does not count
  * as use.
+ * [reads store | O(1) on average | no allocation]
+ *
+ * slot  set on PKV_OK only.
  *
  * Returns PKV_OK, PKV_NOT_FOUND, PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_file_store_find(const pkv_file_store *store,
@@ -250,23 +294,35 @@ PKV_API pkv_status pkv_file_store_find(const pkv_file_store *store,
 
 /* Name the slots to be written next, for a store without anybody who keeps track: empty ones, then
  * the least recently used; none is in use. Nothing changes until they are written.
+ * [reads store | O(num_slots + slots in use) | no allocation]
+ *
+ * slots  [num_slots]; written on PKV_OK only.
  *
  * Returns PKV_OK, PKV_NO_FREE_BLOCKS (so many are not there), PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_file_store_choose_slots(const pkv_file_store *store,
                                                int32_t num_slots,
                                                pkv_block_id *slots);
 
-/* Read the tokens that were written with the block of a slot. Waits for the medium.
+/* Read the tokens that were written with the block of a slot.
+ * [reads store | waits for the medium | O(block_size) | no allocation]
  *
- * Returns PKV_OK with *num_tokens 0 where none were; PKV_NOT_FOUND; PKV_ERROR_LIMIT;
- * PKV_ERROR_CORRUPT; PKV_ERROR_IO; PKV_ERROR_INVALID_ARGUMENT. */
+ * token_ids  [capacity]; written on PKV_OK only.   num_tokens  with PKV_ERROR_LIMIT the need.
+ *
+ * Returns PKV_OK with *num_tokens 0 where none were; PKV_NOT_FOUND (the slot holds nothing),
+ * PKV_ERROR_LIMIT (capacity too small), PKV_ERROR_CORRUPT (the entry is not what was written),
+ * PKV_ERROR_IO, PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_file_store_read_tokens(pkv_file_store *store,
                                               pkv_block_id slot,
                                               int32_t *token_ids,
                                               int32_t capacity,
                                               int32_t *num_tokens);
 
-/* Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT. */
+/* Tell what was found at open, and counts since.
+ * [reads store | O(1) | no allocation]
+ *
+ * out  struct_size must be set.
+ *
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_file_store_get_info(const pkv_file_store *store, pkv_file_store_info *out);
 
 /* ---- One request's cache as a file */
@@ -301,28 +357,38 @@ typedef struct pkv_session_info {
 
 /* Save the blocks of one request. The file is complete and durable on PKV_OK; otherwise a file that
  * was there before is there still.
- * [waits for the medium | one allocation, given back]
+ * [any thread | waits for the medium | O(bytes) | one allocation, given back | all-or-nothing]
  *
- * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_OUT_OF_MEMORY, PKV_ERROR_BUSY (somebody
- * saves to the same path), PKV_ERROR_IO. */
+ * args  all of it is the caller's and read only, but for error_text.
+ *
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED (an unknown member of args),
+ * PKV_ERROR_OUT_OF_MEMORY, PKV_ERROR_BUSY (somebody saves to the same path), PKV_ERROR_IO. */
 PKV_API pkv_status pkv_session_save(const pkv_session_args *args);
 
-/* Read how much a file holds, so that blocks can be allocated. Of `args` only path, identity,
- * key_secret_id, block_size and error text are read; block_size 0 accepts any.
+/* Read how much a file holds, so that blocks can be allocated.
+ * [any thread | waits for the medium | O(1) | no allocation]
+ *
+ * args  path, identity, key_secret_id, block_size and error text are looked at; block_size 0 is
+ *       any.
+ * out   struct_size must be set, to all of pkv_session_info.
  *
  * Returns PKV_OK, PKV_NOT_FOUND (no such file), PKV_ERROR_CORRUPT (damaged, incomplete, of another
- * identity, secret or block size, or no session), PKV_ERROR_IO, PKV_ERROR_INVALID_ARGUMENT. */
+ * identity, secret or block size, or no session), PKV_ERROR_BUSY (open elsewhere), PKV_ERROR_IO,
+ * PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED (an unknown member of args). */
 PKV_API pkv_status pkv_session_get_info(const pkv_session_args *args, pkv_session_info *out);
 
 /* Read a session into the blocks that args->block_ids names, wherever they lie.
- * [waits for the medium | one allocation, given back]
+ * [any thread | waits for the medium | O(bytes) | one allocation, given back]
+ *
+ * args  blocks, token_ids and, where they are not NULL, keys are written.
  *
  * With less room than the session needs (PKV_ERROR_LIMIT), or an identity, secret, group, block
  * size or layout that is not the file's (PKV_ERROR_CORRUPT), nothing is written. On
  * PKV_ERROR_CORRUPT or PKV_ERROR_IO while reading, neither the blocks nor token_ids hold anything
  * of use.
  *
- * Returns PKV_OK; PKV_NOT_FOUND; as pkv_session_save. */
+ * Returns PKV_OK, PKV_NOT_FOUND (no such file), PKV_ERROR_LIMIT and PKV_ERROR_CORRUPT (above),
+ * PKV_ERROR_BUSY (open elsewhere), and as pkv_session_save. */
 PKV_API pkv_status pkv_session_restore(const pkv_session_args *args);
 
 #ifdef __cplusplus

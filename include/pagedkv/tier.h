@@ -15,7 +15,8 @@
  *
  * Unsaid below: a tier belongs to its manager's thread and is destroyed before the manager;
  * pointers are not NULL; a call that returns an error, or any status but PKV_OK where nothing else
- * is said, has changed nothing; nothing is allocated after creation. */
+ * is said, has changed nothing; nothing is allocated after creation; every function that takes a
+ * struct with struct_size may return PKV_ERROR_UNSUPPORTED for a field of a later version. */
 #ifndef PAGEDKV_TIER_H
 #define PAGEDKV_TIER_H
 
@@ -174,7 +175,8 @@ PKV_API pkv_status pkv_swap_out(pkv_tier *tier,
  * Returns PKV_OK, PKV_NOT_FOUND (the tier has nothing, or a part of either hit is gone: look up
  * again), PKV_IN_PROGRESS (as pkv_swap_out), PKV_NO_FREE_BLOCKS, PKV_NO_FREE_ROWS and
  * PKV_NEVER_FITS (of the manager), PKV_ERROR_LIMIT (capacity of the plan, then num_copies is set;
- * more blocks than max_blocks_in_flight), PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_STALE_HANDLE. */
+ * more blocks than max_blocks_in_flight; as pkv_allocate_slots), PKV_ERROR_INVALID_ARGUMENT,
+ * PKV_ERROR_STALE_HANDLE. */
 PKV_API pkv_status pkv_swap_in(pkv_tier *tier,
                                pkv_request request,
                                const pkv_slots_args *args,
@@ -213,7 +215,8 @@ PKV_API pkv_status pkv_swap_abort(pkv_tier *tier, pkv_swap swap);
  * token_ids  [num_blocks][largest block size of the groups], as the plans gave them. Wanted where
  *            the manager has store_tokens, whose hits compare them; else not read and may be NULL.
  *
- * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT. */
+ * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT (a slot out of range, in use, with a key or named
+ * twice; a group that the manager does not have). */
 PKV_API pkv_status pkv_tier_restore(pkv_tier *tier,
                                     const pkv_block_key *keys,
                                     const int32_t *groups,
@@ -255,7 +258,9 @@ typedef struct pkv_tier_stats {
  * Returns PKV_OK, PKV_ERROR_INVALID_ARGUMENT. */
 PKV_API pkv_status pkv_tier_get_stats(const pkv_tier *tier, pkv_tier_stats *out);
 
-/* The tier's pool of slots, for the readers of pool.h only. [reads tier | O(1)] */
+/* The tier's pool of slots, for the readers of pool.h only. [reads tier | O(1)]
+ *
+ * Owned by the tier, valid as long as it. */
 PKV_API const pkv_pool *pkv_tier_get_pool(const pkv_tier *tier);
 
 /* Check every invariant of docs/invariants.md that concerns tiers. The manager's own are checked by
