@@ -270,9 +270,9 @@ typedef struct pkv_write_kv_args {
  * stored. NaN stays NaN in FLOAT8_E4M3 and becomes 0 in INT8. No two tokens may have the same slot.
  *
  * Returns PKV_OK (also for no tokens), PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED (dtypes,
- * strides, head sizes, an unknown flag or member of args), PKV_ERROR_DEVICE (a part may have been
- * written). A CPU device refuses slots and positions that are out of range before it writes
- * anything. */
+ * strides, head and block sizes, an unknown flag or member of args), PKV_ERROR_DEVICE (a part may
+ * have been written). A CPU device refuses slots and positions that are out of range before it
+ * writes anything. */
 PKV_API pkv_status pkv_write_kv(pkv_device *device,
                                 const pkv_write_kv_args *args,
                                 pkv_stream stream);

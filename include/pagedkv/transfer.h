@@ -102,7 +102,7 @@ typedef struct pkv_gather_args {
  * them.
  *
  * Returns PKV_OK (also for no requests), PKV_ERROR_INVALID_ARGUMENT, PKV_ERROR_UNSUPPORTED (dtypes,
- * strides, head sizes, an unknown member of args), PKV_ERROR_DEVICE. */
+ * strides, head and block sizes, an unknown member of args), PKV_ERROR_DEVICE. */
 PKV_API pkv_status pkv_gather(pkv_device *device, const pkv_gather_args *args, pkv_stream stream);
 
 #ifdef __cplusplus
