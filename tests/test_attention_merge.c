@@ -192,7 +192,7 @@ static void share_prefix(struct attention_run *run,
     int32_t *rows = run->table.host;
 
     for (int i = 1; i < run->c.num_requests; i++) {
-        memcpy(rows + (i + 1) * run->num_columns, rows + run->num_columns,
+        memcpy(rows + run->rows[i] * run->num_columns, rows + run->rows[0] * run->num_columns,
                (size_t)num_blocks * sizeof *rows);
     }
     if (device->memory != NULL) {

@@ -75,9 +75,9 @@ struct attention_run {
     pkv_plan *plan;
     struct attention_buffer pool, k_scale, v_scale, query, output, lse, table, lens, starts, sinks,
         slopes, tree, plan_data, workspace;
-    void *pool_copy, *query_copy; /* to see that inputs stay as they are */
-    pkv_attention_args args;      /* device pointers */
-    pkv_tensor k_cache, v_cache;  /* host views */
+    const char *changed_input;   /* that the last call wrote to, or NULL */
+    pkv_attention_args args;     /* device pointers */
+    pkv_tensor k_cache, v_cache; /* host views */
     int32_t rows[CASE_MAX_REQUESTS];
     pkv_batch batch;
     pkv_cpu_instructions instructions; /* of the device that ran it last */
@@ -96,8 +96,12 @@ void attention_run_create(struct attention_run *run,
                           const struct attention_memory *memory);
 void attention_run_destroy(struct attention_run *run);
 
-/* Refill output and lse with canaries, run, bring the results to the host. */
+/* Refill output and lse with canaries, run, bring the results to the host, and the inputs, to see
+ * that they are as they were. */
 pkv_status attention_run_execute(struct attention_run *run, pkv_device *device);
+
+/* What the last call wrote to beside output and lse of the first num_tokens tokens, or NULL. */
+const char *attention_run_damage(const struct attention_run *run, int64_t num_tokens);
 
 /* Compare every element with the oracle; checks canaries and that inputs are untouched. */
 void attention_run_compare(const struct attention_run *run, struct attention_error *out);
