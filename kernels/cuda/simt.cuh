@@ -486,7 +486,9 @@ template <> PKVI_WRAPPER uint32_t pack2<__nv_bfloat16>(float low, float high) {
 template <class element> PKVI_WRAPPER float2 unpack2(uint32_t pair);
 
 template <> PKVI_WRAPPER float2 unpack2<__half>(uint32_t pair) {
-    return __half22float2(bits_as<__half2>(pair));
+    /* __half22float2 is for the device only in CUDA 12.0 and 12.1. */
+    const __half2 both = bits_as<__half2>(pair);
+    return make_float2(__low2float(both), __high2float(both));
 }
 
 template <> PKVI_WRAPPER float2 unpack2<__nv_bfloat16>(uint32_t pair) {
