@@ -139,25 +139,9 @@ static bool time_entries(attention_cuda_shared *b,
     return true;
 }
 
-static double median_of(const double *values, int32_t count) {
-    double copy[MAX_ROUNDS];
-
-    memcpy(copy, values, (size_t)count * sizeof *copy);
-    return bench_median(copy, count);
-}
-
-static double ratio(const double *a, const double *b, int32_t count) {
-    double ratios[MAX_ROUNDS];
-
-    for (int32_t i = 0; i < count; i++) {
-        ratios[i] = a[i] / b[i];
-    }
-    return bench_median(ratios, count);
-}
-
 /* GB/s from bytes and milliseconds. */
 static double rate_of(size_t bytes, const double *times, int32_t count) {
-    return (double)bytes / median_of(times, count) * 1e-6;
+    return (double)bytes / bench_median_of(times, count) * 1e-6;
 }
 
 static void emit(const attention_cuda_shared *b,
@@ -234,15 +218,16 @@ static void report_decode(const attention_cuda_shared *b,
         char label[128];
 
         (void)snprintf(label, sizeof label, "%s, %s", name, variant_names[v]);
-        emit(b, table, label, "time", "us", median_of(times[i], rounds) * 1e3, NULL, NAN);
+        emit(b, table, label, "time", "us", bench_median_of(times[i], rounds) * 1e3, NULL, NAN);
         emit(b, table, label, "rate", "GB/s", rate_of(bytes, times[i], rounds), NULL, NAN);
-        emit(b, table, label, "of read", "ratio", ratio(times[0], times[i], rounds), "device read",
-             1);
+        emit(b, table, label, "of read", "ratio", bench_median_ratio(times[0], times[i], rounds),
+             "device read", 1);
         emit(b, table, label, "of walk", "ratio",
-             ratio(times[is_random ? WALK_RANDOM : WALK_CONTIGUOUS], times[i], rounds),
+             bench_median_ratio(times[is_random ? WALK_RANDOM : WALK_CONTIGUOUS], times[i], rounds),
              "same-traversal read", 1);
-        emit(b, table, label, "time", "ratio", ratio(times[i], times[KERNEL_CONTIGUOUS], rounds),
-             "kernel, contiguous", 1);
+        emit(b, table, label, "time", "ratio",
+             bench_median_ratio(times[i], times[KERNEL_CONTIGUOUS], rounds), "kernel, contiguous",
+             1);
     }
 }
 
@@ -347,7 +332,7 @@ static bool run_chunks(attention_cuda_shared *b,
 
         is_right = attention_cuda_replan(&batch, chunks[i]) && time_entries(b, &entry, 1, times);
         if (is_right) {
-            double time = median_of(times[0], b->options->rounds);
+            double time = bench_median_of(times[0], b->options->rounds);
 
             first = i == 0 ? time : first;
             (void)snprintf(label, sizeof label, "%s, chunk %d", name, (int)chunks[i]);
@@ -388,8 +373,8 @@ static bool run_block_sizes(attention_cuda_shared *b, bench_table *table) {
                        (int)batches[i].host.config.seq_len, (int)sizes[i]);
         emit(b, table, name, "rate", "GB/s",
              rate_of(batches[i].host.kv_size, times[i], b->options->rounds), NULL, NAN);
-        emit(b, table, name, "time", "ratio", ratio(times[i], times[0], b->options->rounds),
-             "block 16", 1);
+        emit(b, table, name, "time", "ratio",
+             bench_median_ratio(times[i], times[0], b->options->rounds), "block 16", 1);
     }
     for (int i = 0; i < NUM_SIZES; i++) {
         attention_cuda_close(&batches[i]);
@@ -431,8 +416,8 @@ static bool run_stages(attention_cuda_shared *b, bench_table *table, int32_t num
                                                         : variant_names[stages[i % NUM_STAGES]]);
         emit(b, table, label, "rate", "GB/s",
              rate_of(batch.host.kv_size, times[i], b->options->rounds), NULL, NAN);
-        emit(b, table, label, "time", "ratio", ratio(times[i], whole, b->options->rounds),
-             "the whole", 1);
+        emit(b, table, label, "time", "ratio",
+             bench_median_ratio(times[i], whole, b->options->rounds), "the whole", 1);
     }
     attention_cuda_close(&batch);
     return is_right;
@@ -458,11 +443,11 @@ static bool run_prefill(attention_cuda_shared *b,
     is_right = is_right && time_entries(b, entries, count, times);
     if (is_right) {
         /* Both count the products that the mask leaves; cuBLAS computes the others, too. */
-        double peer = count < 3 ? NAN : flops / median_of(times[2], rounds) * 1e-9;
+        double peer = count < 3 ? NAN : flops / bench_median_of(times[2], rounds) * 1e-9;
 
-        emit(b, table, name, "rate", "TFLOP/s", flops / median_of(times[0], rounds) * 1e-9,
+        emit(b, table, name, "rate", "TFLOP/s", flops / bench_median_of(times[0], rounds) * 1e-9,
              count < 3 ? NULL : variant_names[CUBLAS], peer);
-        emit(b, table, name, "time", "ratio", ratio(times[0], times[1], rounds),
+        emit(b, table, name, "time", "ratio", bench_median_ratio(times[0], times[1], rounds),
              "kernel, contiguous", 1);
     }
     attention_cuda_close(&batch);

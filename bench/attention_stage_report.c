@@ -35,16 +35,11 @@ static void print_stage(const attention_setup *setup,
                         int32_t num_rounds,
                         bench_table *table) {
     const char *dtype = setup->config.kv_dtype == PKV_DTYPE_FLOAT32 ? "float32" : "bfloat16";
-    double shares[MAX_ROUNDS], time, rate, share;
+    double time = bench_median_of(times[t][stage], num_rounds);
+    double share = bench_median_ratio(times[t][stage], times[t][STAGE_FULL], num_rounds);
+    double rate = (double)attention_stage_bytes(setup, stage) / time;
     char name[96];
 
-    for (int32_t i = 0; i < num_rounds; i++) {
-        shares[i] = times[t][stage][i] / times[t][STAGE_FULL][i];
-    }
-    share = bench_median(shares, num_rounds);
-    memcpy(shares, times[t][stage], sizeof shares);
-    time = bench_median(shares, num_rounds);
-    rate = (double)attention_stage_bytes(setup, stage) / time;
     (void)snprintf(name, sizeof name, "decode %s, %s, stage %s", dtype, table_names[t],
                    attention_stage_names[stage]);
     if (table == NULL) {

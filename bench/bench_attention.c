@@ -104,33 +104,18 @@ static bool validate(attention_setup *setup, pkv_device *device) {
     return is_same;
 }
 
-static double ratio(const double *a, const double *b, int32_t num_rounds) {
-    double ratios[MAX_ROUNDS];
-
-    for (int32_t i = 0; i < num_rounds; i++) {
-        ratios[i] = a[i] / b[i];
-    }
-    return bench_median(ratios, num_rounds);
-}
-
-static double median_of(const double *values, int32_t count) {
-    double copy[MAX_ROUNDS];
-
-    memcpy(copy, values, (size_t)count * sizeof *copy);
-    return bench_median(copy, count);
-}
-
 static void report_decode(const attention_setup *setup,
                           const char *name,
                           double times[NUM_VARIANTS][MAX_ROUNDS],
                           bench_table *table) {
     for (int v = 0; v < NUM_VARIANTS; v++) {
-        double rate = (double)setup->kv_size / median_of(times[v], options.rounds);
-        double to_read = ratio(times[READ_SEQUENTIAL], times[v], options.rounds);
+        double rate = (double)setup->kv_size / bench_median_of(times[v], options.rounds);
+        double to_read = bench_median_ratio(times[READ_SEQUENTIAL], times[v], options.rounds);
         bool is_random = v == WALK_RANDOM || v == KERNEL_RANDOM;
-        double to_walk =
-            ratio(times[is_random ? WALK_RANDOM : WALK_CONTIGUOUS], times[v], options.rounds);
-        double to_contiguous = ratio(times[v], times[KERNEL_CONTIGUOUS], options.rounds);
+        double to_walk = bench_median_ratio(times[is_random ? WALK_RANDOM : WALK_CONTIGUOUS],
+                                            times[v], options.rounds);
+        double to_contiguous =
+            bench_median_ratio(times[v], times[KERNEL_CONTIGUOUS], options.rounds);
 
         if (options.json) {
             char label[128];
@@ -216,10 +201,10 @@ static bool run_prefill(pkv_device *device,
             by_hand[round] = has_blas ? attention_blas_time(c, options.threads, now_ns) : NAN;
             bench_progress_round(&progress, name, round, options.rounds);
         }
-        double rate = flops / median_of(kernel, options.rounds);
-        double to_contiguous = ratio(kernel, contiguous, options.rounds);
-        double top = median_of(peak, options.rounds);
-        double peer = has_blas ? flops / median_of(by_hand, options.rounds) : NAN;
+        double rate = flops / bench_median_of(kernel, options.rounds);
+        double to_contiguous = bench_median_ratio(kernel, contiguous, options.rounds);
+        double top = bench_median_of(peak, options.rounds);
+        double peer = has_blas ? flops / bench_median_of(by_hand, options.rounds) : NAN;
 
         if (options.json) {
             bench_json_line(stdout, BENCH, name, "rate", "GFLOP/s", rate,
@@ -231,7 +216,7 @@ static bool run_prefill(pkv_device *device,
         } else {
             bench_table_row(table, "%s|%.1f|%.2f|%.2f|%.1f|%.2f", name, rate, rate / top,
                             to_contiguous, peer,
-                            has_blas ? ratio(by_hand, kernel, options.rounds) : NAN);
+                            has_blas ? bench_median_ratio(by_hand, kernel, options.rounds) : NAN);
         }
     }
     attention_setup_destroy(&setup);
@@ -291,9 +276,9 @@ static void report_block_sizes(const attention_setup *setups,
                                const char *dtype,
                                bench_table *table) {
     for (int b = 0; b < NUM_BLOCK_SIZES; b++) {
-        double to_16 = ratio(times[b][0], times[BLOCK_16][0], options.rounds);
-        double to_contiguous = ratio(times[b][0], times[b][1], options.rounds);
-        double rate = (double)setups[b].kv_size / median_of(times[b][0], options.rounds);
+        double to_16 = bench_median_ratio(times[b][0], times[BLOCK_16][0], options.rounds);
+        double to_contiguous = bench_median_ratio(times[b][0], times[b][1], options.rounds);
+        double rate = (double)setups[b].kv_size / bench_median_of(times[b][0], options.rounds);
         char name[96];
 
         (void)snprintf(name, sizeof name, "decode %s random, block %d%s", dtype,
@@ -416,10 +401,10 @@ static bool run_plan(pkv_device *device) {
     }
     if (is_good && options.json) {
         bench_json_line(stdout, BENCH, "plan, 256 x 8192", "time", "us",
-                        median_of(times, options.rounds), "goal", 10);
+                        bench_median_of(times, options.rounds), "goal", 10);
     } else if (is_good) {
         (void)printf("\npkv_plan_build, 256 x 8192 keys: %.1f us\n",
-                     median_of(times, options.rounds));
+                     bench_median_of(times, options.rounds));
     }
     free(memory);
     pkv_plan_destroy(plan);

@@ -320,13 +320,6 @@ static bool run_copies(struct bench *bench, pkv_device *device, unsigned char *o
 
 /* ---- Report */
 
-static double median_of(const double *values) {
-    double copy[MAX_ROUNDS];
-
-    memcpy(copy, values, sizeof *copy * (size_t)options.rounds);
-    return bench_median(copy, options.rounds);
-}
-
 static void report(struct bench *bench,
                    const char *name,
                    const char *way,
@@ -334,13 +327,10 @@ static void report(struct bench *bench,
                    const double *times,
                    const char *peer,
                    const double *peer_times) {
-    double ratios[MAX_ROUNDS], rate = bytes / median_of(times);
-    double peer_rate = peer != NULL ? bytes / median_of(peer_times) : NAN, share = NAN;
+    double rate = bytes / bench_median_of(times, options.rounds);
+    double peer_rate = peer != NULL ? bytes / bench_median_of(peer_times, options.rounds) : NAN;
+    double share = peer != NULL ? bench_median_ratio(peer_times, times, options.rounds) : NAN;
 
-    for (int32_t i = 0; i < options.rounds && peer != NULL; i++) {
-        ratios[i] = peer_times[i] / times[i];
-    }
-    share = peer != NULL ? bench_median(ratios, options.rounds) : NAN;
     if (bench->csv != NULL) {
         bench_csv_text(bench->csv, true, name);
         bench_csv_text(bench->csv, false, way);

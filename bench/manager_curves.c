@@ -16,13 +16,6 @@
 #define BATCH 64
 #define CHASE_STEPS 4096
 
-static double median_of(const double *samples, int32_t rounds) {
-    double sorted[MAX_ROUNDS];
-
-    memcpy(sorted, samples, (size_t)rounds * sizeof *sorted);
-    return bench_median(sorted, rounds);
-}
-
 static pkv_pool_stats stats_of(const pkv_pool *pool) {
     pkv_pool_stats stats;
 
@@ -68,8 +61,8 @@ static bool measure_pool_size(curve_point *point, int32_t num_blocks, int32_t ro
     after = stats_of(state.pool);
     if (is_ok) {
         count_touched(point, &before, &after, rounds * state.repeats);
-        point->value = median_of(samples, rounds);
-        point->peer = median_of(peers, rounds);
+        point->value = bench_median_of(samples, rounds);
+        point->peer = bench_median_of(peers, rounds);
     }
     pointer_chase_destroy(&chase);
     pool_case_destroy(&state);
@@ -112,7 +105,7 @@ bool curve_of_block_size(curve *out, int32_t rounds) {
         count_touched(point, &before, &after, rounds);
         /* Blocks a call fall with their size; the tokens that they hold are what stays the same. */
         point->blocks_touched *= block_size;
-        point->value = median_of(samples, rounds);
+        point->value = bench_median_of(samples, rounds);
         point->peer = 0.0;
         prefill_case_destroy(&state);
     }
@@ -161,8 +154,8 @@ bool curve_of_middle_remove(curve *out, int32_t max_blocks, int32_t rounds) {
             peers[i] = single_queue_remove(&queue, block_ids, count);
         }
         if (is_ok) {
-            point->value = median_of(samples, rounds);
-            point->peer = median_of(peers, rounds);
+            point->value = bench_median_of(samples, rounds);
+            point->peer = bench_median_of(peers, rounds);
         }
         single_queue_destroy(&queue);
         pool_case_destroy(&state);

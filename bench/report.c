@@ -48,6 +48,22 @@ double bench_median(double *values, int32_t num_values) {
     return bench_percentile(values, num_values, 50.0);
 }
 
+double bench_median_of(const double *values, int32_t num_values) {
+    double copy[BENCH_MAX_ROUNDS];
+
+    memcpy(copy, values, (size_t)num_values * sizeof copy[0]);
+    return bench_median(copy, num_values);
+}
+
+double bench_median_ratio(const double *a, const double *b, int32_t num_values) {
+    double ratios[BENCH_MAX_ROUNDS];
+
+    for (int32_t i = 0; i < num_values; i++) {
+        ratios[i] = a[i] / b[i];
+    }
+    return bench_median(ratios, num_values);
+}
+
 /* ---- JSON lines ------------------------------------------------------------------------------ */
 
 static void json_string(FILE *file, const char *text) {

@@ -23,6 +23,14 @@ int64_t bench_now_ns(void);
 double bench_median(double *values, int32_t num_values);
 double bench_percentile(double *values, int32_t num_values, double percent);
 
+/* Rounds that the next two take. */
+#define BENCH_MAX_ROUNDS 128
+
+/* The median of values that stay in their order, and the median of the ratios a[i] / b[i] of the same
+ * rounds. */
+double bench_median_of(const double *values, int32_t num_values);
+double bench_median_ratio(const double *a, const double *b, int32_t num_values);
+
 /* ---- JSON lines ------------------------------------------------------------------------------ */
 
 /* One line {"bench","case","metric","unit","value","peer","peer_value"}. peer NULL, or a value that
