@@ -112,6 +112,20 @@ static void make_plan(struct attention_run *run) {
     run->args.workspace_size = workspace_size;
 }
 
+/* The lse has a buffer even where none is wanted: it stays as it is. */
+static void create_lse(struct attention_run *run) {
+    const int64_t shape[] = {run->num_tokens + EXTRA_TOKENS, run->c.num_query_heads};
+    pkv_tensor view = tensor_view(NULL, PKV_DTYPE_FLOAT32, 2, shape);
+
+    view.stride[0] += run->c.is_strided ? 3 : 0;
+    run->lse = attention_buffer_create(run->memory,
+                                       (size_t)(shape[0] * view.stride[0]) * sizeof(float), CANARY);
+    view.data = run->lse.device;
+    if (!run->c.has_lse_off) {
+        run->args.lse = view;
+    }
+}
+
 void attention_run_create(struct attention_run *run,
                           const struct attention_case *c,
                           const struct attention_memory *memory) {
@@ -133,23 +147,17 @@ void attention_run_create(struct attention_run *run,
     }
     attention_lay_out(run);
     attention_fill_table(run);
-    run->k_scale = attention_create_scales(run, 0, &run->args.k_scale);
-    run->v_scale = attention_create_scales(run, 1, &run->args.v_scale);
+    attention_create_scales(run, 0);
+    attention_create_scales(run, 1);
     attention_fill_cache(run);
     attention_fill_query(run);
     attention_fill_small(run);
     make_plan(run);
 
     pkv_dtype output_dtype = c->float_output ? PKV_DTYPE_FLOAT32 : c->query_dtype;
-    const int64_t shape[] = {run->num_tokens + EXTRA_TOKENS, c->num_query_heads, c->v_head_size};
-    run->output = attention_buffer_create(
-        memory, (size_t)(shape[0] * shape[1] * shape[2]) * pkv_dtype_size(output_dtype), CANARY);
-    run->lse =
-        attention_buffer_create(memory, (size_t)(shape[0] * shape[1]) * sizeof(float), CANARY);
-    run->args.output = tensor_view(run->output.device, output_dtype, 3, shape);
-    if (!c->has_lse_off) {
-        run->args.lse = tensor_view(run->lse.device, PKV_DTYPE_FLOAT32, 2, shape);
-    }
+    run->output =
+        attention_create_rows(run, output_dtype, c->v_head_size, CANARY, &run->args.output);
+    create_lse(run);
     run->args.block_table = run->table.device;
     run->args.block_table_stride = run->num_columns;
     run->args.seq_lens = run->lens.device;
@@ -258,38 +266,64 @@ pkv_status attention_run_execute(struct attention_run *run, pkv_device *device) 
     return status;
 }
 
-/* Whether all bytes but `num_rows` rows at the start of the buffer are still canaries. */
-static bool has_canaries(const struct attention_buffer *buffer, size_t row_size, int64_t num_rows) {
-    const unsigned char *bytes = buffer->host;
-    size_t used = row_size * (size_t)num_rows;
-
-    for (size_t i = used; i < buffer->size; i++) {
-        if (bytes[i] != CANARY) {
-            return false;
-        }
-    }
-    return true;
-}
-
-const char *attention_run_damage(const struct attention_run *run, int64_t num_tokens) {
-    int64_t num_rows = num_tokens * run->c.num_query_heads;
-
-    if (run->changed_input != NULL) {
-        return run->changed_input;
-    }
-    if (!has_canaries(&run->output, attention_run_row_size(run), num_rows)) {
-        return "a byte of the output beside its rows";
-    }
-    num_rows = run->args.lse.dtype == PKV_DTYPE_NONE ? 0 : num_rows;
-    return has_canaries(&run->lse, sizeof(float), num_rows) ? NULL
-                                                            : "a byte of the lse beside its rows";
-}
-
 size_t attention_run_row_size(const struct attention_run *run) {
     return (size_t)run->c.v_head_size * pkv_dtype_size(run->args.output.dtype);
 }
 
 const void *attention_run_output(const struct attention_run *run, int64_t token, int64_t head) {
+    const int64_t *stride = run->args.output.stride;
+
     return (const unsigned char *)run->output.host +
-           (size_t)(token * run->c.num_query_heads + head) * attention_run_row_size(run);
+           (size_t)(token * stride[0] + head * stride[1]) * pkv_dtype_size(run->args.output.dtype);
+}
+
+float attention_run_lse(const struct attention_run *run, int64_t token, int64_t head) {
+    return ((const float *)run->lse.host)[token * run->args.lse.stride[0] + head];
+}
+
+/* Whether all of a buffer are canaries but for rows of so many tokens and heads. */
+static bool has_canaries(const struct attention_buffer *buffer,
+                         int64_t num_tokens,
+                         int64_t num_heads,
+                         size_t token_stride,
+                         size_t head_stride,
+                         size_t row_size) {
+    unsigned char *bytes = malloc(buffer->size);
+    size_t num_left = 0;
+
+    if (bytes == NULL) {
+        abort();
+    }
+    memcpy(bytes, buffer->host, buffer->size);
+    for (int64_t token = 0; token < num_tokens; token++) {
+        for (int64_t head = 0; head < num_heads; head++) {
+            memset(bytes + (size_t)token * token_stride + (size_t)head * head_stride, CANARY,
+                   row_size);
+        }
+    }
+    for (size_t i = 0; i < buffer->size; i++) {
+        num_left += bytes[i] == CANARY ? 1 : 0;
+    }
+    free(bytes);
+    return num_left == buffer->size;
+}
+
+const char *attention_run_damage(const struct attention_run *run, int64_t num_tokens) {
+    const pkv_tensor *output = &run->args.output, *lse = &run->args.lse;
+    size_t element = pkv_dtype_size(output->dtype);
+
+    if (run->changed_input != NULL) {
+        return run->changed_input;
+    }
+    if (!has_canaries(&run->output, num_tokens, run->c.num_query_heads,
+                      (size_t)output->stride[0] * element, (size_t)output->stride[1] * element,
+                      attention_run_row_size(run))) {
+        return "a byte of the output beside its rows";
+    }
+    if (!has_canaries(&run->lse, lse->dtype == PKV_DTYPE_NONE ? 0 : num_tokens,
+                      run->c.num_query_heads, (size_t)lse->stride[0] * sizeof(float), sizeof(float),
+                      sizeof(float))) {
+        return "a byte of the lse beside its rows";
+    }
+    return NULL;
 }

@@ -19,11 +19,12 @@
 enum case_scales { CASE_SCALE_NONE, CASE_SCALE_TENSOR, CASE_SCALE_HEAD, CASE_SCALE_TOKEN };
 enum case_order { CASE_SHUFFLED, CASE_IDENTITY, CASE_DESCENDING, CASE_INTERLEAVED };
 enum case_layout {
-    CASE_BLOCK_2_HEAD, /* [block][2][head][token][dim], the recommended one */
-    CASE_TOKEN_MAJOR,  /* [block][token][head][dim], two pools */
-    CASE_WIDE,         /* as the first, with a gap that makes the block stride odd and large */
-    CASE_PADDED,       /* as the first, with poison behind the last column of each row */
-    CASE_LATENT,       /* one head; the values are the first v_head_size columns of the keys */
+    CASE_BLOCK_2_HEAD,  /* [block][2][head][token][dim], the recommended one */
+    CASE_TOKEN_MAJOR,   /* [block][token][head][dim], two pools */
+    CASE_WIDE,          /* as the first, with a gap that makes the block stride odd and large */
+    CASE_PADDED,        /* as the first, with poison behind the last column of each row */
+    CASE_LATENT,        /* one head; the values are the first v_head_size columns of the keys */
+    CASE_SCALES_INSIDE, /* as the first, behind each block's data its scales, one a token and head */
 };
 
 /* Zero means default: one head of each, block_size 16, float32, shuffled blocks. */
@@ -45,6 +46,7 @@ struct attention_case {
     float scale_base; /* of scales; 0 = 1 / 8 */
     enum case_order order;
     enum case_layout layout;
+    bool is_strided;    /* gaps between heads and tokens of query and output, and tokens of lse */
     float query_factor; /* 0 = 1 */
     float key_offset;   /* added to every key element */
     int poison;         /* byte of everything unused; 0 = 0xff */
@@ -75,9 +77,10 @@ struct attention_run {
     pkv_plan *plan;
     struct attention_buffer pool, k_scale, v_scale, query, output, lse, table, lens, starts, sinks,
         slopes, tree, plan_data, workspace;
-    const char *changed_input;   /* that the last call wrote to, or NULL */
-    pkv_attention_args args;     /* device pointers */
-    pkv_tensor k_cache, v_cache; /* host views */
+    const char *changed_input;     /* that the last call wrote to, or NULL */
+    pkv_attention_args args;       /* device pointers */
+    pkv_tensor k_cache, v_cache;   /* host views */
+    pkv_tensor k_scales, v_scales; /* host views of scales of tokens; absent where there are none */
     int32_t rows[CASE_MAX_REQUESTS];
     pkv_batch batch;
     pkv_cpu_instructions instructions; /* of the device that ran it last */
@@ -106,8 +109,9 @@ const char *attention_run_damage(const struct attention_run *run, int64_t num_to
 /* Compare every element with the oracle; checks canaries and that inputs are untouched. */
 void attention_run_compare(const struct attention_run *run, struct attention_error *out);
 
-/* Bytes of one output row on the host. */
+/* Output row and lse of one token and head on the host. */
 const void *attention_run_output(const struct attention_run *run, int64_t token, int64_t head);
+float attention_run_lse(const struct attention_run *run, int64_t token, int64_t head);
 size_t attention_run_row_size(const struct attention_run *run);
 
 #endif

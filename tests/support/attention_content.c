@@ -14,6 +14,17 @@ int32_t attention_columns(const struct attention_case *c, int32_t request) {
     return (c->seq_lens[request] + c->block_size - 1) / c->block_size;
 }
 
+/* Elements behind the keys and values of a block with scales in it: both scales of each token and
+ * head, and what makes the block a multiple of 256 bytes. */
+static int64_t scale_gap(const struct attention_case *c) {
+    int64_t size = (int64_t)pkv_dtype_size(c->kv_dtype);
+    int64_t rows = (int64_t)c->num_kv_heads * c->block_size;
+    int64_t data = rows * (c->head_size + c->v_head_size) * size;
+    int64_t whole = (data + 2 * rows * (int64_t)sizeof(float) + 255) / 256 * 256;
+
+    return (whole - data) / size;
+}
+
 /* Views of the two caches in one pool. */
 void attention_lay_out(struct attention_run *run) {
     const struct attention_case *c = &run->c;
@@ -21,8 +32,10 @@ void attention_lay_out(struct attention_run *run) {
     int64_t key_size = c->head_size, value_size = c->v_head_size;
     int64_t shape[] = {run->num_blocks, heads, tokens, key_size};
     int64_t keys = heads * tokens * key_size, values = heads * tokens * value_size;
-    int64_t gap = c->layout == CASE_WIDE ? 24 * 1009 : 0;
     int64_t size = (int64_t)pkv_dtype_size(c->kv_dtype);
+    int64_t gap = c->layout == CASE_WIDE            ? 24 * 1009
+                  : c->layout == CASE_SCALES_INSIDE ? scale_gap(c)
+                                                    : 0;
     int64_t padding = c->layout == CASE_PADDED ? 16 : 0;
     int64_t v_offset;
 
@@ -120,26 +133,58 @@ static float scale_of(
     return c->scale_base * (float)(1.25 + value);
 }
 
-struct attention_buffer attention_create_scales(struct attention_run *run,
-                                                int which,
-                                                pkv_tensor *view) {
+/* A scale for each token and head: in a buffer, or behind the keys and values of each block. */
+static void place_token_scales(struct attention_run *run,
+                               struct attention_buffer *buffer,
+                               int which,
+                               pkv_tensor *view,
+                               pkv_tensor *host_view) {
     const struct attention_case *c = &run->c;
     const int64_t shape[] = {run->num_blocks, c->num_kv_heads, c->block_size};
-    int64_t count = c->scales == CASE_SCALE_TENSOR ? 1
-                    : c->scales == CASE_SCALE_HEAD ? c->num_kv_heads
-                                                   : shape[0] * shape[1] * shape[2];
-    struct attention_buffer buffer = {0};
+
+    *view = tensor_view(NULL, PKV_DTYPE_FLOAT32, 3, shape);
+    *host_view = *view;
+    if (c->layout == CASE_SCALES_INSIDE) {
+        int64_t element = (int64_t)pkv_dtype_size(c->kv_dtype);
+        int64_t rows = shape[1] * shape[2];
+        int64_t offset = rows * (c->head_size + c->v_head_size) * element +
+                         which * rows * (int64_t)sizeof(float);
+
+        host_view->stride[0] = view->stride[0] =
+            run->k_cache.stride[0] * element / (int64_t)sizeof(float);
+        host_view->data = (unsigned char *)run->pool.host + offset;
+        view->data = (unsigned char *)run->pool.device + offset;
+        return;
+    }
+    *buffer =
+        attention_buffer_create(run->memory, (size_t)tensor_count(view) * sizeof(float), 0xff);
+    host_view->data = buffer->host;
+    view->data = buffer->device;
+}
+
+void attention_create_scales(struct attention_run *run, int which) {
+    const struct attention_case *c = &run->c;
+    struct attention_buffer *buffer = which == 0 ? &run->k_scale : &run->v_scale;
+    pkv_tensor *view = which == 0 ? &run->args.k_scale : &run->args.v_scale;
+    int64_t count = c->scales == CASE_SCALE_TENSOR ? 1 : c->num_kv_heads;
 
     if (c->scales == CASE_SCALE_NONE) {
-        return buffer;
+        return;
     }
-    buffer = attention_buffer_create(run->memory, (size_t)count * sizeof(float), 0xff);
-    *view = tensor_view(buffer.device, PKV_DTYPE_FLOAT32, c->scales == CASE_SCALE_TOKEN ? 3 : 1,
-                        c->scales == CASE_SCALE_TOKEN ? shape : &count);
-    for (int64_t i = 0; i < count && c->scales != CASE_SCALE_TOKEN; i++) {
-        ((float *)buffer.host)[i] = scale_of(c, 0, 0, i, which);
+    if (c->scales == CASE_SCALE_TOKEN) {
+        place_token_scales(run, buffer, which, view, which == 0 ? &run->k_scales : &run->v_scales);
+        return;
     }
-    return buffer;
+    *buffer = attention_buffer_create(run->memory, (size_t)count * sizeof(float), 0xff);
+    *view = tensor_view(buffer->device, PKV_DTYPE_FLOAT32, 1, &count);
+    for (int64_t i = 0; i < count; i++) {
+        ((float *)buffer->host)[i] = scale_of(c, 0, 0, i, which);
+    }
+}
+
+static void set_token_scale(
+    const pkv_tensor *scales, int64_t block, int64_t head, int64_t offset, float scale) {
+    ((float *)scales->data)[block * scales->stride[0] + head * scales->stride[1] + offset] = scale;
 }
 
 /* Write the content of every request into its blocks. */
@@ -173,34 +218,45 @@ void attention_fill_cache(struct attention_run *run) {
                 content.offset = (double)c->key_offset;
                 tensor_fill_row(run->k_cache.data, c->kv_dtype, key, c->head_size, &content);
                 if (c->scales == CASE_SCALE_TOKEN) {
-                    int64_t index = (block * c->num_kv_heads + head) * c->block_size + offset;
-
-                    ((float *)run->k_scale.host)[index] =
-                        scale_of(c, (uint64_t)id, position, head, 0);
-                    ((float *)run->v_scale.host)[index] =
-                        scale_of(c, (uint64_t)id, position, head, 1);
+                    set_token_scale(&run->k_scales, block, head, offset,
+                                    scale_of(c, (uint64_t)id, position, head, 0));
+                    set_token_scale(&run->v_scales, block, head, offset,
+                                    scale_of(c, (uint64_t)id, position, head, 1));
                 }
             }
         }
     }
     attention_buffer_upload(run, &run->pool);
-    if (c->scales != CASE_SCALE_NONE) {
+    if (run->k_scale.size > 0) {
         attention_buffer_upload(run, &run->k_scale);
         attention_buffer_upload(run, &run->v_scale);
     }
 }
 
+struct attention_buffer attention_create_rows(
+    const struct attention_run *run, pkv_dtype dtype, int64_t size, int byte, pkv_tensor *view) {
+    const struct attention_case *c = &run->c;
+    const int64_t shape[] = {run->num_tokens + EXTRA_TOKENS, c->num_query_heads, size};
+
+    *view = tensor_view(NULL, dtype, 3, shape);
+    if (c->is_strided) {
+        view->stride[1] = size + 8;
+        view->stride[0] = c->num_query_heads * view->stride[1] + 24;
+    }
+    struct attention_buffer buffer = attention_buffer_create(
+        run->memory, (size_t)(shape[0] * view->stride[0]) * pkv_dtype_size(dtype), byte);
+    view->data = buffer.device;
+    return buffer;
+}
+
 void attention_fill_query(struct attention_run *run) {
     const struct attention_case *c = &run->c;
-    const int64_t shape[] = {run->num_tokens + EXTRA_TOKENS, c->num_query_heads, c->head_size};
-    int64_t element = 0;
+    const pkv_tensor *query = &run->args.query;
+    int64_t row = 0;
 
-    run->query = attention_buffer_create(
-        run->memory, (size_t)(shape[0] * shape[1] * shape[2]) * pkv_dtype_size(c->query_dtype),
-        0xff);
-    run->args.query = tensor_view(run->query.device, c->query_dtype, 3, shape);
+    run->query = attention_create_rows(run, c->query_dtype, c->head_size, 0xff, &run->args.query);
     for (int32_t i = 0; i < c->num_requests; i++) {
-        for (int64_t token = 0; token < c->query_lens[i]; token++) {
+        for (int64_t token = 0; token < c->query_lens[i]; token++, row++) {
             int64_t position = c->seq_lens[i] - c->query_lens[i] + token;
 
             for (int64_t head = 0; head < c->num_query_heads; head++) {
@@ -208,8 +264,9 @@ void attention_fill_query(struct attention_run *run) {
                     c->seed, (int64_t)c->request_ids[i], position * 1024 + head, 3,
                     0.0,     (double)c->query_factor};
 
-                tensor_fill_row(run->query.host, c->query_dtype, element, c->head_size, &content);
-                element += c->head_size;
+                tensor_fill_row(run->query.host, c->query_dtype,
+                                row * query->stride[0] + head * query->stride[1], c->head_size,
+                                &content);
             }
         }
     }

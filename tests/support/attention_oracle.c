@@ -25,6 +25,7 @@ struct content {
 
 static double scale_at(const struct attention_run *run,
                        const struct attention_buffer *scale,
+                       const pkv_tensor *token_scales,
                        int64_t block,
                        int64_t head,
                        int64_t offset) {
@@ -36,7 +37,9 @@ static double scale_at(const struct attention_run *run,
     case CASE_SCALE_HEAD:
         return (double)scales[head];
     case CASE_SCALE_TOKEN:
-        return (double)scales[(block * run->c.num_kv_heads + head) * run->c.block_size + offset];
+        scales = token_scales->data;
+        return (double)
+            scales[block * token_scales->stride[0] + head * token_scales->stride[1] + offset];
     default:
         return 1.0;
     }
@@ -67,8 +70,8 @@ static void read_content(const struct attention_run *run,
                       offset * run->k_cache.stride[2];
         int64_t value = block * run->v_cache.stride[0] + head * run->v_cache.stride[1] +
                         offset * run->v_cache.stride[2];
-        double k_scale = scale_at(run, &run->k_scale, block, head, offset);
-        double v_scale = scale_at(run, &run->v_scale, block, head, offset);
+        double k_scale = scale_at(run, &run->k_scale, &run->k_scales, block, head, offset);
+        double v_scale = scale_at(run, &run->v_scale, &run->v_scales, block, head, offset);
 
         for (int64_t d = 0; d < c->head_size; d++) {
             content->keys[j * c->head_size + d] =
@@ -266,8 +269,7 @@ static void compare_row(const struct attention_run *run,
     }
     if (run->args.lse.dtype != PKV_DTYPE_NONE) {
         double wanted = total == 0.0 ? -INFINITY : maximum + log(total);
-        double got =
-            (double)((const float *)run->lse.host)[place->token * c->num_query_heads + place->head];
+        double got = (double)attention_run_lse(run, place->token, place->head);
         double bound = 1e-6 + 0x1p-22 * fabs(wanted) + (total == 0.0 ? 0.0 : total_error / total);
 
         note(out, &out->lse, got == wanted ? 0.0 : fabs(got - wanted), bound, "lse", place, 0);
@@ -279,6 +281,7 @@ static void compare_row(const struct attention_run *run,
 
 void attention_run_compare(const struct attention_run *run, struct attention_error *out) {
     const struct attention_case *c = &run->c;
+    const int64_t *stride = run->args.query.stride;
     int32_t group_size = c->num_query_heads / c->num_kv_heads;
     double *query = malloc((size_t)c->head_size * sizeof *query);
 
@@ -301,9 +304,9 @@ void attention_run_compare(const struct attention_run *run, struct attention_err
                 for (int32_t member = 0; member < group_size; member++) {
                     place.head = kv_head * group_size + member;
                     for (int64_t d = 0; d < c->head_size; d++) {
-                        query[d] = tensor_decode(
-                            run->query.host, c->query_dtype,
-                            (place.token * c->num_query_heads + place.head) * c->head_size + d);
+                        query[d] =
+                            tensor_decode(run->query.host, c->query_dtype,
+                                          place.token * stride[0] + place.head * stride[1] + d);
                     }
                     compare_row(run, &place, query, &content, out);
                 }
