@@ -6,8 +6,18 @@
 
 #include <pthread.h>
 
-/* Keys of one work item of the plan: the readers go by it. */
+/* How the decode kernel walks, which is not public: kernels/cpu/attend_few_template.h and, for the
+ * window, PKVI_CPU_FEW_KEYS in cpu.h. They must follow it. A work item of the plan is a chunk; the
+ * addresses of a window of its keys are found at once, TOUCH_WINDOWS before they are used, and the
+ * pages of slabs that do not follow the one before are touched then. A step is the window, halved
+ * down to MIN_STEP until its keys have STEP_BYTES at most. */
 #define CHUNK PKV_PLAN_DEFAULT_CHUNK_SIZE
+#define WINDOW 32
+#define TOUCH_WINDOWS 3
+#define STEP_BYTES 6144
+#define MIN_STEP 8
+#define PAGE 4096
+#define LINE 64
 
 /* Or all words of a piece; what a reader does with a byte is to have it loaded. */
 static uint64_t read_piece(const unsigned char *piece, size_t size) {
@@ -29,42 +39,136 @@ static uint64_t read_sequential(const attention_setup *setup, int32_t part, int3
     return read_piece(setup->pool + share * (size_t)part, share);
 }
 
+/* Rows of one tensor, in the order of keys. */
+struct rows {
+    const unsigned char *row[WINDOW];
+};
+
+/* One work item: keys [first, end) of a request and head. */
+struct walk {
+    const attention_setup *setup;
+    const pkv_tensor *views[2]; /* keys, values */
+    const pkv_block_id *blocks;
+    int32_t head, first, end, found;
+    int64_t row_size;
+    struct rows windows[TOUCH_WINDOWS + 1][2];
+};
+
+static void touch_pages(const unsigned char *slab, const unsigned char *expected, int64_t size) {
+    for (int64_t x = 0; slab != expected && x < size; x += PAGE) {
+        __builtin_prefetch(slab + x, 0, 2);
+    }
+}
+
+/* Find the rows of the next window. */
+static void find_window(struct walk *walk) {
+    const attention_setup_config *c = &walk->setup->config;
+    int32_t left = walk->end - walk->found, number = (walk->found - walk->first) / WINDOW;
+    struct rows *out = walk->windows[number % (TOUCH_WINDOWS + 1)];
+    const struct rows *before = walk->windows[(number + TOUCH_WINDOWS) % (TOUCH_WINDOWS + 1)];
+    const unsigned char *expected[2] = {NULL, NULL};
+    int32_t i = 0;
+
+    left = left < WINDOW ? left : WINDOW;
+    for (int half = 0; half < 2 && number > 0; half++) {
+        expected[half] = before[half].row[WINDOW - 1] + walk->row_size;
+    }
+    while (i < left) {
+        int32_t column = (walk->found + i) / c->block_size;
+        int32_t offset = (walk->found + i) % c->block_size;
+        int32_t count = c->block_size - offset < left - i ? c->block_size - offset : left - i;
+
+        for (int half = 0; half < 2; half++) {
+            const pkv_tensor *view = walk->views[half];
+            const unsigned char *row =
+                (const unsigned char *)view->data +
+                (walk->blocks[column] * view->stride[0] + walk->head * view->stride[1]) *
+                    (int64_t)pkv_dtype_size(c->kv_dtype) +
+                offset * walk->row_size;
+
+            touch_pages(row, expected[half], count * walk->row_size);
+            for (int32_t n = 0; n < count; n++, row += walk->row_size) {
+                out[half].row[i + n] = row;
+            }
+            expected[half] = row;
+        }
+        i += count;
+    }
+    walk->found += left > 0 ? left : 0;
+}
+
+static const unsigned char *const *rows_at(const struct walk *walk, int32_t key, int half) {
+    int32_t place = key - walk->first;
+
+    return walk->windows[place / WINDOW % (TOUCH_WINDOWS + 1)][half].row + place % WINDOW;
+}
+
+/* Read rows line by line; with each a line of the rows that come next is fetched. */
+static uint64_t read_rows(const unsigned char *const *rows,
+                          int32_t count,
+                          const unsigned char *const *next,
+                          int32_t num_next,
+                          int64_t size) {
+    uint64_t result = 0;
+
+    for (int32_t i = 0; i < count; i++) {
+        for (int64_t x = 0; x < size; x += LINE) {
+            if (i < num_next) {
+                __builtin_prefetch(next[i] + x);
+            }
+            result |= read_piece(rows[i] + x, LINE);
+        }
+    }
+    return result;
+}
+
+/* Keys of a step, then its values, step by step. */
+static uint64_t read_item(struct walk *walk, int32_t step) {
+    uint64_t result = 0;
+
+    walk->found = walk->first;
+    for (int i = 0; i < TOUCH_WINDOWS; i++) {
+        find_window(walk);
+    }
+    for (int32_t key = walk->first; key < walk->end; key += step) {
+        int32_t left = walk->end - key, ahead = left - step;
+
+        if ((key - walk->first) % WINDOW == 0) {
+            find_window(walk);
+        }
+        left = left < step ? left : step;
+        ahead = ahead < 0 ? 0 : ahead < step ? ahead : step;
+        result |=
+            read_rows(rows_at(walk, key, 0), left, rows_at(walk, key, 1), left, walk->row_size);
+        result |= read_rows(rows_at(walk, key, 1), left, rows_at(walk, key + step, 0), ahead,
+                            walk->row_size);
+    }
+    return result;
+}
+
 uint64_t attention_read_traversal(const attention_setup *setup,
                                   attention_table table,
                                   int32_t part,
                                   int32_t num_parts) {
     const attention_setup_config *c = &setup->config;
     int which = table == TABLE_CONTIGUOUS ? 0 : 1;
-    const pkv_tensor *views[] = {&setup->k_cache[which], &setup->v_cache[which]};
-    int64_t element_size = (int64_t)pkv_dtype_size(c->kv_dtype);
-    size_t slab = (size_t)(c->block_size * c->head_size * element_size);
-    int32_t step = CHUNK / c->block_size > 0 ? CHUNK / c->block_size : 1;
+    struct walk walk = {.setup = setup,
+                        .views = {&setup->k_cache[which], &setup->v_cache[which]},
+                        .row_size = c->head_size * (int64_t)pkv_dtype_size(c->kv_dtype)};
+    int32_t step = WINDOW;
     uint64_t result = 0;
     int64_t unit = 0;
 
+    while (step > MIN_STEP && step * walk.row_size > STEP_BYTES) {
+        step /= 2;
+    }
     for (int32_t request = 0; request < c->num_requests; request++) {
-        const pkv_block_id *row = setup->tables[table] + request * setup->num_columns;
-
-        for (int32_t first = 0; first < setup->num_columns; first += step) {
-            for (int32_t head = 0; head < c->num_kv_heads; head++, unit++) {
-                if (unit % num_parts != part) {
-                    continue;
-                }
-                for (int32_t i = first; i < first + step && i < setup->num_columns; i++) {
-                    for (int half = 0; half < 2; half++) {
-                        const pkv_tensor *view = views[half];
-                        int64_t offset = row[i] * view->stride[0] + head * view->stride[1];
-                        int32_t far = i + 1 < setup->num_columns ? i + 1 : i;
-                        int64_t next = row[far] * view->stride[0] + head * view->stride[1];
-
-                        /* The next slab comes in while this one is read, as in the kernel. */
-                        for (size_t x = 0; x < slab; x += 64) {
-                            __builtin_prefetch((unsigned char *)view->data + next * element_size +
-                                               x);
-                            result |= read_piece(
-                                (unsigned char *)view->data + offset * element_size + x, 64);
-                        }
-                    }
+        walk.blocks = setup->tables[table] + request * setup->num_columns;
+        for (walk.first = 0; walk.first < c->seq_len; walk.first += CHUNK) {
+            walk.end = c->seq_len - walk.first < CHUNK ? c->seq_len : walk.first + CHUNK;
+            for (walk.head = 0; walk.head < c->num_kv_heads; walk.head++, unit++) {
+                if (unit % num_parts == part) {
+                    result |= read_item(&walk, step);
                 }
             }
         }
