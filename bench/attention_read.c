@@ -162,10 +162,15 @@ uint64_t attention_read_traversal(const attention_setup *setup,
     while (step > MIN_STEP && step * walk.row_size > STEP_BYTES) {
         step /= 2;
     }
-    for (int32_t request = 0; request < c->num_requests; request++) {
-        walk.blocks = setup->tables[table] + request * setup->num_columns;
-        for (walk.first = 0; walk.first < c->seq_len; walk.first += CHUNK) {
-            walk.end = c->seq_len - walk.first < CHUNK ? c->seq_len : walk.first + CHUNK;
+    /* The last chunk of each request comes after all others, as in a plan. */
+    const int32_t last = (c->seq_len - 1) / CHUNK * CHUNK;
+    for (int32_t i = 0; i < 2 * c->num_requests; i++) {
+        bool is_last = i >= c->num_requests;
+
+        walk.blocks = setup->tables[table] + i % c->num_requests * setup->num_columns;
+        for (walk.first = is_last ? last : 0; walk.first < (is_last ? c->seq_len : last);
+             walk.first += CHUNK) {
+            walk.end = is_last ? c->seq_len : walk.first + CHUNK;
             for (walk.head = 0; walk.head < c->num_kv_heads; walk.head++, unit++) {
                 if (unit % num_parts == part) {
                     result |= read_item(&walk, step);
