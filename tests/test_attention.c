@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -51,6 +52,52 @@ static bool is_supported(const struct test_device *device, const struct attentio
     return answer;
 }
 
+/* Worst ratios to the bound that a device has shown, for the summary. */
+static struct worst {
+    const char *device;
+    double output, lse;
+    const char *output_case, *lse_case;
+} worst[TEST_MAX_DEVICES];
+
+static void note_worst(const struct test_device *device,
+                       const struct attention_case *c,
+                       const struct attention_error *error) {
+    struct worst *w = worst;
+
+    while (w->device != NULL && strcmp(w->device, device->name) != 0) {
+        w++;
+    }
+    w->device = device->name;
+    if (w->output_case == NULL || error->output > w->output) {
+        w->output = error->output;
+        w->output_case = c->name;
+    }
+    if (w->lse_case == NULL || error->lse > w->lse) {
+        w->lse = error->lse;
+        w->lse_case = c->name;
+    }
+}
+
+static void print_worst(void) {
+    for (const struct worst *w = worst; w < worst + TEST_MAX_DEVICES && w->device != NULL; w++) {
+        print_message("%s: worst error of an output %.3f of its bound (%s), of an lse %.3f (%s)\n",
+                      w->device, w->output, w->output_case, w->lse, w->lse_case);
+    }
+}
+
+/* The logits are what the case is named after. */
+static void expect_claims(const struct attention_case *c, const struct attention_error *error) {
+    bool is_below =
+        c->all_logits_below == 0.0f || error->largest_logit < (double)c->all_logits_below;
+    bool is_above =
+        c->some_logit_above == 0.0f || error->largest_logit > (double)c->some_logit_above;
+
+    if (!is_below || !is_above) {
+        print_error("the largest logit is %.1f\n", error->largest_logit);
+    }
+    assert_true(is_below && is_above);
+}
+
 static void check_case(const struct test_device *device, const void *context) {
     const struct attention_case *c = context;
     struct attention_run run;
@@ -73,6 +120,8 @@ static void check_case(const struct test_device *device, const void *context) {
     }
     assert_true(error.output <= 1.0);
     assert_true(error.lse <= 1.0);
+    note_worst(device, c, &error);
+    expect_claims(c, &error);
     expect_no_bank_conflicts();
     attention_run_destroy(&run);
 }
@@ -128,6 +177,7 @@ int main(void) {
     }
     int failures = device_tests_run("attention", tests, num_tests, devices, num_devices);
     free(tests);
+    print_worst();
     test_devices_close(devices, num_devices);
     return failures;
 }

@@ -46,10 +46,14 @@ struct attention_case {
     float scale_base; /* of scales; 0 = 1 / 8 */
     enum case_order order;
     enum case_layout layout;
-    bool is_strided;    /* gaps between heads and tokens of query and output, and tokens of lse */
-    float query_factor; /* 0 = 1 */
-    float key_offset;   /* added to every key element */
-    int poison;         /* byte of everything unused; 0 = 0xff */
+    bool is_strided;     /* gaps between heads and tokens of query and output, and tokens of lse */
+    float query_factor;  /* 0 = 1 */
+    float key_offset;    /* added to every key element */
+    float query_offset;  /* added to every query element */
+    int poison;          /* byte of everything unused; 0 = 0xff */
+    bool has_infinities; /* unused elements of the pool are +inf and -inf by turns (NaN in e4m3) */
+    /* What the case claims of its logits, before the soft cap; 0 = nothing. */
+    float all_logits_below, some_logit_above;
     uint64_t seed;
     uint64_t request_ids[CASE_MAX_REQUESTS]; /* content of request i; 0 = i + 1 */
 };
@@ -90,7 +94,8 @@ struct attention_run {
 /* Worst ratio of an error to its bound. At most 1 where the case is right. */
 struct attention_error {
     double output, lse;
-    double absolute; /* largest |error| of the output, for reports */
+    double absolute;      /* largest |error| of the output, for reports */
+    double largest_logit; /* of all visible keys, before the soft cap */
     char where[192];
 };
 

@@ -25,6 +25,17 @@ static int64_t scale_gap(const struct attention_case *c) {
     return (whole - data) / size;
 }
 
+/* +inf and -inf by turns all over the pool; FLOAT8_E4M3 has neither and gets NaN of both signs. */
+static void fill_infinities(struct attention_run *run) {
+    pkv_dtype dtype = run->c.kv_dtype;
+    double value = dtype == PKV_DTYPE_FLOAT8_E4M3 ? (double)NAN : (double)INFINITY;
+    int64_t count = (int64_t)(run->pool.size / pkv_dtype_size(dtype));
+
+    for (int64_t i = 0; i < count; i++) {
+        tensor_encode(run->pool.host, dtype, i, i % 2 == 0 ? value : -value);
+    }
+}
+
 /* Views of the two caches in one pool. */
 void attention_lay_out(struct attention_run *run) {
     const struct attention_case *c = &run->c;
@@ -68,6 +79,9 @@ void attention_lay_out(struct attention_run *run) {
     }
     run->pool = attention_buffer_create(
         run->memory, (size_t)(run->num_blocks * (keys + values + gap) * size), c->poison);
+    if (c->has_infinities) {
+        fill_infinities(run);
+    }
     run->k_cache.data = run->pool.host;
     run->v_cache.data = (unsigned char *)run->pool.host + v_offset * size;
     run->args.k_cache = run->k_cache;
@@ -261,8 +275,8 @@ void attention_fill_query(struct attention_run *run) {
 
             for (int64_t head = 0; head < c->num_query_heads; head++) {
                 const struct tensor_row content = {
-                    c->seed, (int64_t)c->request_ids[i], position * 1024 + head, 3,
-                    0.0,     (double)c->query_factor};
+                    c->seed, (int64_t)c->request_ids[i], position * 1024 + head,
+                    3,       (double)c->query_offset,    (double)c->query_factor};
 
                 tensor_fill_row(run->query.host, c->query_dtype,
                                 row * query->stride[0] + head * query->stride[1], c->head_size,

@@ -133,13 +133,15 @@ static void dot_product(
     *magnitude = (magnitudes[0] + magnitudes[1]) + (magnitudes[2] + magnitudes[3]);
 }
 
-/* Logit of key j and the bound r_j on the error of log p_j. */
+/* Logit of key j and the bound r_j on the error of log p_j; `raw` becomes at least the logit before
+ * the soft cap. */
 static double logit_of(const struct attention_run *run,
                        const struct place *place,
                        const double *query,
                        const double *key,
                        int64_t j,
-                       double *error) {
+                       double *error,
+                       double *raw) {
     const struct attention_case *c = &run->c;
     const double u = 0x1p-24;
     double scale =
@@ -148,6 +150,7 @@ static double logit_of(const struct attention_run *run,
 
     dot_product(query, key, c->head_size, &dot, &magnitude);
     logit = scale * dot;
+    *raw = fmax(*raw, logit);
     *error =
         u * (2.0 * sqrt((double)c->head_size) + 8.0) * scale * magnitude + 6.0 * u * fabs(logit);
     if (c->softcap > 0.0f) {
@@ -233,8 +236,8 @@ static void compare_row(const struct attention_run *run,
     for (int64_t j = 0; j < content->num_keys; j++) {
         logits[j] = -INFINITY;
         if (is_visible(run, place, j)) {
-            logits[j] =
-                logit_of(run, place, query, content->keys + j * c->head_size, j, &errors[j]);
+            logits[j] = logit_of(run, place, query, content->keys + j * c->head_size, j, &errors[j],
+                                 &out->largest_logit);
             maximum = fmax(maximum, logits[j]);
         }
     }
@@ -286,6 +289,7 @@ void attention_run_compare(const struct attention_run *run, struct attention_err
     double *query = malloc((size_t)c->head_size * sizeof *query);
 
     memset(out, 0, sizeof *out);
+    out->largest_logit = -INFINITY;
     if (query == NULL) {
         abort();
     }

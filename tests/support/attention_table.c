@@ -51,10 +51,45 @@ static const struct attention_case written[] = {
     {.name = "no lse wanted", .has_lse_off = true, ONE(3, 77)},
     {.name = "garbage behind 3 tokens", .query_dtype = F16, ONE(1, 3), .poison = 0x7f},
     {.name = "infinities in unused slots",
+     .has_infinities = true,
      .query_dtype = BF16,
      HEADS(8, 2),
-     ONE(2, 35),
-     .poison = 0x7c},
+     .num_requests = 2,
+     .query_lens = {2, 20},
+     .seq_lens = {35, 50}},
+    {.name = "infinities in unused slots, float16",
+     .has_infinities = true,
+     .query_dtype = F16,
+     HEADS(8, 2),
+     .head_size = 128,
+     .num_requests = 2,
+     .query_lens = {1, 20},
+     .seq_lens = {35, 50}},
+    {.name = "infinities behind 1 to 16 tokens",
+     .has_infinities = true,
+     HEADS(4, 2),
+     .num_requests = 16,
+     .query_lens = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+     .seq_lens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}},
+    {.name = "infinities behind the columns, float16",
+     .has_infinities = true,
+     .layout = CASE_PADDED,
+     .query_dtype = F16,
+     HEADS(4, 2),
+     .head_size = 72,
+     .v_head_size = 40,
+     .num_requests = 3,
+     .query_lens = {1, 2, 20},
+     .seq_lens = {75, 33, 77}},
+    {.name = "NaN of both signs in unused slots, e4m3",
+     .has_infinities = true,
+     .query_dtype = F16,
+     .kv_dtype = E4M3,
+     .scales = CASE_SCALE_TOKEN,
+     HEADS(8, 2),
+     .num_requests = 3,
+     .query_lens = {1, 3, 20},
+     .seq_lens = {3, 35, 50}},
     /* Mixed batches and prefill. */
     {.name = "mixed batch",
      HEADS(8, 2),
@@ -187,8 +222,18 @@ static const struct attention_case written[] = {
      .query_lens = {1, 6, 65, 16},
      .seq_lens = {90, 70, 140, 64}},
     /* What is added to logits. */
-    {.name = "soft cap 1", .softcap = 1.0f, HEADS(4, 2), ONE(3, 150), .query_factor = 40.0f},
-    {.name = "soft cap 30", .softcap = 30.0f, HEADS(4, 2), ONE(1, 150), .query_factor = 200.0f},
+    {.name = "soft cap 1",
+     .softcap = 1.0f,
+     HEADS(4, 2),
+     ONE(3, 150),
+     .query_factor = 40.0f,
+     .some_logit_above = 10.0f},
+    {.name = "soft cap 30",
+     .softcap = 30.0f,
+     HEADS(4, 2),
+     ONE(1, 150),
+     .query_factor = 400.0f,
+     .some_logit_above = 300.0f},
     {.name = "soft cap 50 with e4m3 scales",
      .softcap = 50.0f,
      .query_dtype = F16,
@@ -197,7 +242,9 @@ static const struct attention_case written[] = {
      HEADS(4, 2),
      .num_requests = 2,
      .query_lens = {1, 30},
-     .seq_lens = {130, 90}},
+     .seq_lens = {130, 90},
+     .query_factor = 1000.0f,
+     .some_logit_above = 500.0f},
     {.name = "alibi",
      .has_alibi = true,
      HEADS(12, 3),
@@ -223,13 +270,31 @@ static const struct attention_case written[] = {
     {.name = "scale given", .softmax_scale = 0.3f, HEADS(2, 1), ONE(2, 70)},
     {.name = "tiny scale", .softmax_scale = 1e-6f, HEADS(2, 1), ONE(2, 70)},
     /* Logit extremes. */
-    {.name = "one key dominates", HEADS(4, 1), ONE(1, 200), .query_factor = 3000.0f},
+    {.name = "one key dominates",
+     HEADS(4, 1),
+     ONE(1, 200),
+     .query_factor = 12000.0f,
+     .some_logit_above = 1e4f},
     {.name = "all logits equal", HEADS(4, 1), ONE(1, 3000), .query_factor = 1e-20f},
     {.name = "logits near -10000",
-     ONE(2, 150),
-     .query_factor = 1.0f,
-     .key_offset = -3000.0f,
-     .softmax_scale = 1.0f},
+     HEADS(2, 1),
+     .num_requests = 2,
+     .query_lens = {2, 20},
+     .seq_lens = {150, 100},
+     .query_offset = 1.0f,
+     .query_factor = 0.05f,
+     .key_offset = -1260.0f,
+     .all_logits_below = -9900.0f},
+    {.name = "logits near -10000, float16",
+     .query_dtype = F16,
+     HEADS(4, 2),
+     .num_requests = 2,
+     .query_lens = {2, 20},
+     .seq_lens = {150, 100},
+     .query_offset = 1.0f,
+     .query_factor = 0.05f,
+     .key_offset = -1260.0f,
+     .all_logits_below = -9900.0f},
     {.name = "products beyond float16",
      .query_dtype = F16,
      HEADS(4, 2),
@@ -403,6 +468,36 @@ static const struct attention_case written[] = {
     {.name = "many chunks", HEADS(1, 1), ONE(1, 64 * 130 + 1), .head_size = 8},
 };
 
+/* Masks and what is added to logits, by turns. There are 11: each combination meets every pair of
+ * dtypes and every padded class of head sizes, since the pairs are 27 cases apart and the sizes of a
+ * class one; and it comes up in every shard of a number of shards that 11 does not divide. */
+static const char *add_feature(struct attention_case *c, int index) {
+    static const char *const names[] = {"plain",
+                                        "alibi",
+                                        "soft cap",
+                                        "tree",
+                                        "window",
+                                        "non-causal",
+                                        "sinks, alibi, soft cap",
+                                        "window, sinks, soft cap",
+                                        "non-causal, alibi, sinks",
+                                        "tree with holes, sinks, soft cap",
+                                        "window, non-causal"};
+    int feature = index % (int)(sizeof names / sizeof names[0]);
+
+    c->has_alibi = feature == 1 || feature == 6 || feature == 8;
+    c->has_sinks = feature >= 6 && feature <= 9;
+    c->has_tree = feature == 3 || feature == 9;
+    c->has_tree_holes = feature == 9;
+    c->non_causal = feature == 5 || feature == 8 || feature == 10;
+    c->window = feature == 4 || feature == 7 || feature == 10 ? 1 + index % 47 : 0;
+    if (feature == 2 || feature == 6 || feature == 7 || feature == 9) {
+        c->softcap = 5.0f;
+        c->query_factor = 8.0f;
+    }
+    return names[feature];
+}
+
 /* One small mixed case of each combination that the product below names. */
 static void make_product_case(struct attention_case *out,
                               pkv_dtype query,
@@ -411,7 +506,10 @@ static void make_product_case(struct attention_case *out,
                               int32_t group,
                               int32_t block_size,
                               int index) {
-    static char names[512][80];
+    /* Five, not four: shards of 4 and of 16 see each kind of scale. */
+    static const enum case_scales scales[] = {CASE_SCALE_NONE, CASE_SCALE_TENSOR, CASE_SCALE_HEAD,
+                                              CASE_SCALE_TOKEN, CASE_SCALE_TOKEN};
+    static char names[512][96];
     int32_t num_kv_heads = group > 16 ? 1 : 2;
 
     *out = (struct attention_case){
@@ -425,15 +523,17 @@ static void make_product_case(struct attention_case *out,
         .num_requests = 3,
         .query_lens = {1, 2, group > 16 ? 3 : 21},
         .seq_lens = {2 * block_size + 1 > 600 ? 300 : 2 * block_size + 1, 40, 100},
-        .scales = kv == E4M3 || kv == I8 ? (enum case_scales)(index % 4) : CASE_SCALE_NONE,
+        .scales = kv == E4M3 || kv == I8 ? scales[index % 5] : CASE_SCALE_NONE,
         .layout = index % 3 == 0 ? CASE_TOKEN_MAJOR : CASE_BLOCK_2_HEAD,
         .seed = (uint64_t)index,
     };
     if (kv == I8 && out->scales == CASE_SCALE_NONE) {
         out->softmax_scale = 1e-4f;
     }
-    (void)snprintf(names[index], sizeof names[index], "q%d kv%d D%d G%d B%d scales%d", (int)query,
-                   (int)kv, (int)head_size, (int)group, (int)block_size, (int)out->scales);
+    const char *feature = add_feature(out, index);
+    (void)snprintf(names[index], sizeof names[index], "q%d kv%d D%d G%d B%d scales%d %s",
+                   (int)query, (int)kv, (int)head_size, (int)group, (int)block_size,
+                   (int)out->scales, feature);
 }
 
 const struct attention_case *attention_table(int *count) {
