@@ -44,6 +44,7 @@ static const struct {
     {"plain", PKV_DTYPE_BFLOAT16, PKV_DTYPE_BFLOAT16, CASE_SCALE_NONE, 0, 0},
     {"int8, all keys split", PKV_DTYPE_FLOAT32, PKV_DTYPE_INT8, CASE_SCALE_TOKEN, 0, 64},
     {"window, all keys split", PKV_DTYPE_FLOAT16, PKV_DTYPE_FLOAT16, CASE_SCALE_NONE, 50, 64},
+    {"e4m3", PKV_DTYPE_BFLOAT16, PKV_DTYPE_FLOAT8_E4M3, CASE_SCALE_TOKEN, 0, 0},
 };
 #define NUM_VARIANTS ((int)(sizeof variants / sizeof variants[0]))
 

@@ -5,8 +5,8 @@
  * more requests than 16 bits can count, one long request among many short ones.
  *
  * The one idea: a table may name the same blocks again and again. Keys repeated n times leave the
- * output as it is and add log(n) to the lse, so that a million keys need no memory and no
- * oracle. */
+ * output as it is and add log(n) to the lse, so that a million keys need no memory, and what they
+ * have to give follows in double precision from the few that there are. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -159,7 +159,74 @@ static void skip_device_memory(const struct test_device *device) {
     }
 }
 
-/* 8 k to 1 M keys: the output of one period, the lse log(n) above it. */
+/* What a row has to be, and how far from it float may be. */
+struct exact {
+    double output[SIZE], lse;
+    double output_bound, lse_bound;
+};
+
+/* Attention of request i over the first `num_keys` keys of a period, in double precision, each of
+ * them `times` times. The bounds are those of attention_oracle.c, with the largest magnitudes in
+ * place of each key's own; no value is above 1. */
+static void compute_exact(
+    const struct call *call, int64_t i, int64_t num_keys, double times, struct exact *out) {
+    const double u = 0x1p-24, scale = 1.0 / sqrt((double)SIZE);
+    double logits[PERIOD], maximum = -INFINITY, magnitude = 0.0, total = 0.0;
+
+    memset(out, 0, sizeof *out);
+    for (int64_t j = 0; j < num_keys; j++) {
+        double dot = 0.0, sum = 0.0;
+
+        for (int64_t x = 0; x < SIZE; x++) {
+            double product =
+                tensor_decode(call->query, call->dtype, i * SIZE + x) *
+                tensor_decode(call->args.k_cache.data, call->dtype, (BLOCK + j) * SIZE + x);
+
+            dot += product;
+            sum += fabs(product);
+        }
+        logits[j] = scale * dot;
+        maximum = fmax(maximum, logits[j]);
+        magnitude = fmax(magnitude, scale * sum);
+    }
+    for (int64_t j = 0; j < num_keys; j++) {
+        double weight = exp(logits[j] - maximum);
+
+        total += weight;
+        for (int64_t x = 0; x < SIZE; x++) {
+            out->output[x] += weight * tensor_decode(call->args.v_cache.data, call->dtype,
+                                                     (BLOCK + j) * SIZE + x);
+        }
+    }
+    for (int64_t x = 0; x < SIZE; x++) {
+        out->output[x] /= total;
+    }
+    out->lse = maximum + log(total) + log(times);
+    double error = u * ((2.0 * sqrt((double)SIZE) + 8.0 + 6.0) * magnitude + 16.0 +
+                        2.0 * sqrt((double)num_keys * times));
+    out->output_bound = 2.0 * error + 0x1p-22;
+    out->lse_bound = error + 1e-6 + 0x1p-22 * fabs(out->lse);
+}
+
+static void expect_row(const struct call *call, int64_t i, const struct exact *exact) {
+    const float *output = (const float *)call->output + i * SIZE;
+    double worst = 0.0;
+
+    for (int64_t x = 0; x < SIZE; x++) {
+        assert_true(isfinite(output[x]));
+        worst = fmax(worst, fabs((double)output[x] - exact->output[x]));
+    }
+    if (!(worst <= exact->output_bound) ||
+        !(fabs((double)call->lse[i] - exact->lse) <= exact->lse_bound)) {
+        print_error("request %lld: output off by %.3g of %.3g, lse %.9g instead of %.9g, %.3g\n",
+                    (long long)i, worst, exact->output_bound, (double)call->lse[i], exact->lse,
+                    exact->lse_bound);
+    }
+    assert_true(worst <= exact->output_bound);
+    assert_true(fabs((double)call->lse[i] - exact->lse) <= exact->lse_bound);
+}
+
+/* One period, and 8 k to 1 M keys: the output of one period, the lse log(n) above it. */
 static void up_to_a_million_keys(const struct test_device *device, const void *context) {
     static const int32_t lens[] = {PERIOD, 8192, 13312, 32768, 131072, 1048576};
     static const pkv_dtype dtypes[] = {PKV_DTYPE_FLOAT32, PKV_DTYPE_FLOAT16, PKV_DTYPE_BFLOAT16};
@@ -173,6 +240,12 @@ static void up_to_a_million_keys(const struct test_device *device, const void *c
         make_table(&call, true);
         run_call(&call, device);
         const float *output = call.output;
+        for (int i = 0; i < 6; i++) {
+            struct exact exact;
+
+            compute_exact(&call, i, PERIOD, (double)lens[i] / PERIOD, &exact);
+            expect_row(&call, i, &exact);
+        }
         for (int i = 1; i < 6; i++) {
             double times = (double)lens[i] / PERIOD;
             /* As the oracle's c_n: rounding of a sum of so many. */
@@ -235,7 +308,12 @@ static void one_long_among_many_short(const struct test_device *device, const vo
                         ((float *)call.args.v_cache.data)[BLOCK * SIZE + x]);
         }
     }
-    assert_true(call.lse[77] > (float)log(131072.0) - 8.0f);
+    for (int i = 0; i < 128; i++) {
+        struct exact exact;
+
+        compute_exact(&call, i, i == 77 ? PERIOD : 1, i == 77 ? 131072.0 / PERIOD : 1.0, &exact);
+        expect_row(&call, i, &exact);
+    }
     close_call(&call);
 }
 
@@ -254,6 +332,12 @@ static void more_requests_than_16_bits(const struct test_device *device, const v
     make_table(&call, true);
     run_call(&call, device);
     const float *output = call.output;
+    for (int i = 0; i < 33; i++) {
+        struct exact exact;
+
+        compute_exact(&call, i, lens[i], 1.0, &exact);
+        expect_row(&call, i, &exact);
+    }
     for (int i = 33; i < COUNT; i++) {
         assert_memory_equal(output + (int64_t)i * SIZE, output + i % 33 * SIZE,
                             SIZE * sizeof(float));
