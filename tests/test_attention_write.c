@@ -16,6 +16,7 @@
 #include "support/test_devices.h"
 
 enum { NUM_TOKENS = 37, NUM_BLOCKS = 7, BLOCK_SIZE = 12, NUM_HEADS = 3, QUERY_HEADS = 6 };
+enum { NUM_SIZES = 21 }; /* cases of add_sizes: seven sizes, three kinds of cache */
 
 /* One write: dtypes, sizes, scales, rotation. */
 struct write_case {
@@ -361,8 +362,31 @@ static void check_refusals(const struct test_device *device, const void *context
     close_run(&run);
 }
 
+/* Rows of every width, 16-bit and 8-bit. */
+static void add_sizes(struct write_case *cases) {
+    static const int32_t sizes[] = {40, 48, 96, 120, 144, 192, 256};
+    static const pkv_dtype dtypes[][2] = {{PKV_DTYPE_BFLOAT16, PKV_DTYPE_BFLOAT16},
+                                          {PKV_DTYPE_FLOAT16, PKV_DTYPE_FLOAT16},
+                                          {PKV_DTYPE_BFLOAT16, PKV_DTYPE_FLOAT8_E4M3}};
+
+    for (int i = 0; i < NUM_SIZES; i++) {
+        const pkv_dtype *pair = dtypes[i % 3];
+
+        cases[i] = (struct write_case){
+            .source = pair[0],
+            .cache = pair[1],
+            .head_size = sizes[i / 3],
+            .v_head_size = sizes[i / 3],
+            .scales = pair[1] != PKV_DTYPE_FLOAT8_E4M3 ? CASE_SCALE_NONE
+                      : i / 3 % 2 == 0                 ? CASE_SCALE_TOKEN
+                                                       : CASE_SCALE_HEAD,
+            .rotary_size = i / 3 % 3 == 0 ? sizes[i / 3] : 0,
+        };
+    }
+}
+
 int main(void) {
-    static const struct write_case cases[] = {
+    static const struct write_case written[] = {
         {PKV_DTYPE_FLOAT32, PKV_DTYPE_FLOAT32, 64, 64, 0, CASE_SCALE_NONE, 0, 0, false, false},
         {PKV_DTYPE_FLOAT32, PKV_DTYPE_FLOAT16, 72, 40, 0, CASE_SCALE_NONE, 0, 0, false, false},
         {PKV_DTYPE_FLOAT32, PKV_DTYPE_BFLOAT16, 72, 40, 0, CASE_SCALE_NONE, 72, 0, true, true},
@@ -382,12 +406,15 @@ int main(void) {
         {PKV_DTYPE_FLOAT16, PKV_DTYPE_FLOAT16, 0, 64, 0, CASE_SCALE_NONE, 0, 0, false, false},
         {PKV_DTYPE_FLOAT16, PKV_DTYPE_FLOAT16, 64, 0, 64, CASE_SCALE_NONE, 0, 0, false, false},
     };
-    enum { NUM_CASES = sizeof cases / sizeof cases[0] };
+    enum { NUM_WRITTEN = sizeof written / sizeof written[0], NUM_CASES = NUM_WRITTEN + NUM_SIZES };
+    static struct write_case cases[NUM_CASES];
     static char names[NUM_CASES][64];
     struct device_test tests[NUM_CASES + 1];
     struct test_device devices[TEST_MAX_DEVICES];
     int num_devices = test_devices_open(devices, 3);
 
+    memcpy(cases, written, sizeof written);
+    add_sizes(cases + NUM_WRITTEN);
     for (int i = 0; i < NUM_CASES; i++) {
         (void)snprintf(names[i], sizeof names[i], "%d: dtype %d into %d, sizes %d and %d", i,
                        (int)cases[i].source, (int)cases[i].cache, (int)cases[i].head_size,

@@ -110,6 +110,7 @@ static void writes(const struct test_device *device, const void *context) {
     REFUSED(UNSUPPORTED, "key.dtype", WRITE, args.key.dtype = args.value.dtype = PKV_DTYPE_INT8);
     REFUSED(UNSUPPORTED, "key.stride[2]", WRITE, args.key.stride[2] = 2);
     REFUSED(UNSUPPORTED, "head_size", WRITE, args.k_cache.shape[3] = 12);
+    REFUSED(UNSUPPORTED, "head_size", WRITE, args.k_cache.shape[3] = args.key.shape[2] = 46);
     REFUSED(UNSUPPORTED, "head_size", WRITE, args.k_cache.shape[3] = PKV_MAX_HEAD_SIZE + 8);
     REFUSED(UNSUPPORTED, "block_size", WRITE, args.k_cache.shape[2] = PKV_MAX_BLOCK_SIZE + 1);
     REFUSED(INVALID_ARGUMENT, "v_cache.shape[0] (num_blocks)", WRITE, args.v_cache.shape[0] = 2);
