@@ -388,6 +388,62 @@ static void init_takes_the_callers_memory(void **state) {
     guarded_release(memory, size);
 }
 
+/* Twenty decodes of some 1,900 keys are 15 items each, or 300; 2 workers want 8 for both kv heads. */
+static void throughput_gives_fewer_items_of_whole_chunks(void **state) {
+    pkv_plan_config config = default_config();
+    struct fixture by_chunk, by_batch;
+
+    (void)state;
+    config.num_workers = 2;
+    open_fixture(&by_chunk, &config);
+    config.flags = PKV_PLAN_THROUGHPUT;
+    open_fixture(&by_batch, &config);
+    for (int i = 0; i < 20; i++) {
+        add_request(&by_chunk, 1, 1900 - i);
+        add_request(&by_batch, 1, 1900 - i);
+    }
+    assert_int_equal(
+        pkv_plan_build(by_chunk.plan, &by_chunk.batch, by_chunk.host_plan, by_chunk.size), PKV_OK);
+    assert_int_equal(
+        pkv_plan_build(by_batch.plan, &by_batch.batch, by_batch.host_plan, by_batch.size), PKV_OK);
+    /* Without the flag num_workers counts for nothing. */
+    assert_int_equal(header_of(&by_chunk)->chunk_size, 128);
+    assert_int_equal(header_of(&by_chunk)->num_items, 20 * 15);
+    assert_int_equal(header_of(&by_chunk)->num_split_requests, 20);
+    /* 20 requests are more than 8 items however long a chunk is: it covers the longest. */
+    assert_int_equal(header_of(&by_batch)->chunk_size, 2048);
+    assert_int_equal(header_of(&by_batch)->num_items, 20);
+    assert_int_equal(header_of(&by_batch)->num_split_requests, 0);
+    check_partition(&by_chunk);
+    check_partition(&by_batch);
+    close_fixture(&by_chunk);
+    close_fixture(&by_batch);
+}
+
+/* Four times as many items as workers and no more: one decode of 1,920 keys is 15 chunks for each
+ * of 2 kv heads, doubled once 8, twice 4, three times 2. */
+static void throughput_chunks_grow_until_the_items_are_few(void **state) {
+    static const struct {
+        int32_t num_workers, chunk_size, num_items;
+    } rows[] = {{8, 128, 15}, {7, 256, 8}, {4, 256, 8}, {3, 512, 4}, {1, 1024, 2}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        pkv_plan_config config = default_config();
+        struct fixture f;
+
+        config.flags = PKV_PLAN_THROUGHPUT;
+        config.num_workers = rows[i].num_workers;
+        open_fixture(&f, &config);
+        add_request(&f, 1, 1920);
+        assert_int_equal(pkv_plan_build(f.plan, &f.batch, f.host_plan, f.size), PKV_OK);
+        assert_int_equal(header_of(&f)->chunk_size, rows[i].chunk_size);
+        assert_int_equal(header_of(&f)->num_items, rows[i].num_items);
+        check_partition(&f);
+        close_fixture(&f);
+    }
+}
+
 /* A small chunk of a prefill over a long context: few tiles, so its keys are work for many. */
 static void small_chunks_of_a_prefill_are_split_on_demand(void **state) {
     pkv_plan_config config = default_config();
@@ -413,7 +469,7 @@ static void small_chunks_of_a_prefill_are_split_on_demand(void **state) {
     close_fixture(&f);
 }
 
-/* 1,000,000 keys of one request, and 70,000 items: nothing in the list is a 16-bit number. */
+/* 9,000,000 keys of one request are 70,313 items: nothing in the list is a 16-bit number. */
 static void long_and_wide_batches_fit(void **state) {
     pkv_plan_config config = default_config();
     struct fixture f;
@@ -440,6 +496,8 @@ int main(void) {
         cmocka_unit_test(padding_gives_no_work),
         cmocka_unit_test(configs_are_refused_with_a_reason),
         cmocka_unit_test(small_chunks_of_a_prefill_are_split_on_demand),
+        cmocka_unit_test(throughput_gives_fewer_items_of_whole_chunks),
+        cmocka_unit_test(throughput_chunks_grow_until_the_items_are_few),
         cmocka_unit_test(init_takes_the_callers_memory),
         cmocka_unit_test(long_and_wide_batches_fit),
     };
