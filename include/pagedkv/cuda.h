@@ -10,7 +10,10 @@
  *
  * What the CUDA device adds to the contracts of device.h, attention.h and transfer.h:
  *
- *   stream      A pkv_stream is a cudaStream_t of the device; NULL is the legacy default stream.
+ *   stream      A pkv_stream is a cudaStream_t of the device; NULL is the legacy default stream. It
+ *               is the caller's and lives as long as work that was enqueued on it is waited for. A
+ *               stream that is made after another was destroyed is a new one, under the same
+ *               handle, too.
  *   order       Operations are enqueued and run in the order of their stream. Nothing waits for the
  *               device but pkv_device_synchronize and pkv_device_destroy.
  *   streams     What one stream writes and another one copies wants a fence between them: recorded
@@ -21,16 +24,22 @@
  *               long as their stream has never waited for that one. The device knows the order of
  *               its own fences only, and of the last few thousand blocks; what it does not know it
  *               lets pass. A caller with events or synchronisations of its own sets
- *               ignores_stream_order. In a capture nothing is refused.
+ *               ignores_stream_order. In a capture nothing is refused. Nobody has written to what
+ *               CUDA has allocated anew, at whatever address; memory that an allocator of the
+ *               caller's hands out again is the same memory.
  *   memory      Tensors and arrays are in memory that the device reaches. Lists that are said to be
- *               "on the host until the call returns" travel in the arguments of the kernels.
+ *               "on the host until the call returns" travel in the arguments of the kernels. What an
+ *               operation reads and writes lives until the operation has run.
  *   trust       What stands in device memory (slots, positions, block tables, lengths) is not
  *               checked; a wrong value is the caller's error, as in any kernel.
  *   capture     Every operation may be captured into a CUDA graph; host lists are captured by
  *               value. What waits or asks (pkv_device_synchronize, pkv_fence_query) may not, and
  *               swaps keep pointing to the host pool.
  *   device      The calling thread's current CUDA device is what it was, after each call.
- *   fences      A fence is a CUDA event without timing. */
+ *   fences      A fence is a CUDA event without timing. What it is recorded on, and what waits for
+ *               it, are streams of the device that made it.
+ *   shapes      What pkv_attention computes depends on the shared memory that a block of the device
+ *               may have: pkv_attention_supports says it of one device, docs/kernels.md of all. */
 #ifndef PAGEDKV_CUDA_H
 #define PAGEDKV_CUDA_H
 

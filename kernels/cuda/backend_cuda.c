@@ -2,11 +2,11 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* The CUDA device: how it is made, its operations, its table of functions. Streams and fences are
- * in streams_cuda.c, the kernels and their launches in the other files of this folder.
+ * in streams_cuda.c, questions about memory in memory_cuda.c, the kernels and their launches in the
+ * other files of this folder.
  *
  * The one idea: an operation is one call of PKVI_ON_CUDA_DEVICE, and none waits or allocates. */
 #include <stdio.h>
-#include <string.h>
 
 #include "kernels/cuda/device_cuda.h"
 
@@ -87,6 +87,7 @@ static cudaError_t probe(struct pkvi_cuda_device *device, int *major, int *minor
         error = cudaDriverGetVersion(&driver_version);
     }
     device->copies.takes_many = pkvi_cuda_takes_many_copies(driver_version);
+    pkvi_cuda_find_allocation_question(device);
     return error;
 }
 
@@ -249,16 +250,23 @@ static pkv_status cuda_merge_states(pkv_device *device,
     return status;
 }
 
+static cudaError_t write_kv(struct pkvi_cuda_device *cuda,
+                            const struct pkvi_write_kv *op,
+                            pkv_stream stream) {
+    cudaError_t error = pkvi_cuda_write_kv(op, pkvi_cuda_stream(stream));
+
+    if (error == cudaSuccess) {
+        pkvi_cuda_note_written(cuda, &op->args);
+    }
+    return error;
+}
+
 static pkv_status cuda_write_kv(pkv_device *device,
                                 const struct pkvi_write_kv *op,
                                 pkv_stream stream) {
     pkv_status status;
 
-    PKVI_ON_CUDA_DEVICE(device, "write_kv", pkvi_cuda_write_kv(op, pkvi_cuda_stream(stream)),
-                        status);
-    if (status == PKV_OK) {
-        pkvi_cuda_note_written(pkvi_cuda_of(device), &op->args, stream);
-    }
+    PKVI_ON_CUDA_DEVICE(device, "write_kv", write_kv(pkvi_cuda_of(device), op, stream), status);
     return status;
 }
 
@@ -291,34 +299,27 @@ static pkv_status cuda_gather(pkv_device *device, const struct pkvi_gather *op, 
 
 /* ---- Whole blocks: a kernel where the device reaches both pools, else copies by the runtime */
 
-/* What sort of memory this is. */
-static cudaError_t memory_of(const void *memory, enum cudaMemoryType *out) {
-    struct cudaPointerAttributes attributes;
-    cudaError_t error = cudaPointerGetAttributes(&attributes, memory);
+static cudaError_t look_at_both(const struct pkvi_cuda_device *cuda,
+                                const struct pkvi_move *op,
+                                struct pkvi_cuda_memory *source,
+                                struct pkvi_cuda_memory *target) {
+    cudaError_t error = pkvi_cuda_look_at_memory(cuda, &op->source, source);
 
-    *out = error == cudaSuccess ? attributes.type : cudaMemoryTypeUnregistered;
-    return error;
+    return error != cudaSuccess ? error : pkvi_cuda_look_at_memory(cuda, &op->target, target);
 }
 
 /* Kernels touch what is on the device. Host memory is left to the copy engines. */
 static cudaError_t move_blocks(struct pkvi_cuda_device *cuda,
                                const struct pkvi_move *op,
+                               enum cudaMemoryType source,
+                               enum cudaMemoryType target,
                                pkv_stream stream) {
-    enum cudaMemoryType source, target;
-    cudaError_t error = memory_of(op->source.data, &source);
-
-    if (error == cudaSuccess) {
-        error = memory_of(op->target.data, &target);
-    }
-    if (error != cudaSuccess) {
-        return error;
-    }
     if ((source == cudaMemoryTypeDevice || source == cudaMemoryTypeManaged) &&
         (target == cudaMemoryTypeDevice || target == cudaMemoryTypeManaged)) {
         return pkvi_cuda_move_blocks(op, pkvi_cuda_stream(stream));
     }
     bool may_batch = source != cudaMemoryTypeUnregistered && target != cudaMemoryTypeUnregistered &&
-                     pkvi_cuda_takes_batches(stream);
+                     pkvi_cuda_takes_batches(cuda);
     return pkvi_cuda_copy_runs(op, &cuda->copies, may_batch, pkvi_cuda_stream(stream));
 }
 
@@ -326,16 +327,23 @@ static pkv_status cuda_move_blocks(pkv_device *device,
                                    const struct pkvi_move *op,
                                    pkv_stream stream) {
     struct pkvi_cuda_device *cuda = pkvi_cuda_of(device);
-    int32_t known = pkvi_cuda_begin_ordered(cuda, stream);
-    pkv_status status = pkvi_cuda_check_order(device, op, known);
+    int32_t known = pkvi_cuda_begin_ordered(cuda);
+    struct pkvi_cuda_memory source, target;
+    pkv_status status;
 
+    PKVI_ON_CUDA_DEVICE(device, "move_blocks", look_at_both(cuda, op, &source, &target), status);
+    if (status == PKV_OK) {
+        status = pkvi_cuda_check_order(device, op, source.allocation, known);
+    }
     if (status != PKV_OK) {
         return status;
     }
-    PKVI_ON_CUDA_DEVICE(device, "move_blocks", move_blocks(cuda, op, stream), status);
+    PKVI_ON_CUDA_DEVICE(device, "move_blocks",
+                        move_blocks(cuda, op, source.type, target.type, stream), status);
     for (int32_t i = 0; status == PKV_OK && i < op->num_copies; i++) {
         pkvi_order_wrote_block(&cuda->order, known,
-                               pkvi_block_address(&op->target, 0, op->copies[i].target));
+                               pkvi_block_address(&op->target, 0, op->copies[i].target),
+                               target.allocation);
     }
     return status;
 }
@@ -344,24 +352,26 @@ static pkv_status cuda_fill_blocks(pkv_device *device,
                                    const struct pkvi_fill *op,
                                    pkv_stream stream) {
     struct pkvi_cuda_device *cuda = pkvi_cuda_of(device);
-    enum cudaMemoryType memory;
-    cudaError_t found = memory_of(op->blocks.data, &memory);
+    struct pkvi_cuda_memory memory;
     int32_t known;
     pkv_status status;
 
-    if (found != cudaSuccess) {
-        return pkvi_cuda_finish(device, "fill_blocks", found);
+    PKVI_ON_CUDA_DEVICE(device, "fill_blocks", pkvi_cuda_look_at_memory(cuda, &op->blocks, &memory),
+                        status);
+    if (status != PKV_OK) {
+        return status;
     }
-    if (memory == cudaMemoryTypeUnregistered && !cuda->reaches_pageable) {
+    if (memory.type == cudaMemoryTypeUnregistered && !cuda->reaches_pageable) {
         return PKVI_DEVICE_FAIL(device, PKV_ERROR_INVALID_ARGUMENT,
                                 "blocks.data is host memory that the device cannot reach");
     }
-    known = pkvi_cuda_begin_ordered(cuda, stream);
+    known = pkvi_cuda_begin_ordered(cuda);
     PKVI_ON_CUDA_DEVICE(device, "fill_blocks", pkvi_cuda_fill_blocks(op, pkvi_cuda_stream(stream)),
                         status);
     for (int32_t i = 0; status == PKV_OK && i < op->num_blocks; i++) {
         pkvi_order_wrote_block(&cuda->order, known,
-                               pkvi_block_address(&op->blocks, 0, op->block_ids[i]));
+                               pkvi_block_address(&op->blocks, 0, op->block_ids[i]),
+                               memory.allocation);
     }
     return status;
 }

@@ -37,8 +37,15 @@ static bool is_behind(const struct pkvi_stream_order *order,
            order->clocks[stream].seen[writer.stream] >= writer.time;
 }
 
-static struct pkvi_writer writer_of(const struct pkvi_stream_order *order, int32_t stream) {
-    return (struct pkvi_writer){order->clocks[stream].seen[stream], stream};
+static struct pkvi_writer writer_of(const struct pkvi_stream_order *order,
+                                    int32_t stream,
+                                    uint64_t allocation) {
+    return (struct pkvi_writer){order->clocks[stream].seen[stream], allocation, stream};
+}
+
+/* Whether what was written is gone, with other memory at its address. */
+static bool is_gone(struct pkvi_writer writer, uint64_t allocation) {
+    return writer.allocation != 0 && allocation != 0 && writer.allocation != allocation;
 }
 
 /* ---- Streams */
@@ -55,13 +62,52 @@ int32_t pkvi_order_find(const struct pkvi_stream_order *order, const void *handl
     return PKVI_ORDER_UNKNOWN;
 }
 
-int32_t pkvi_order_add(struct pkvi_stream_order *order, const void *handle, bool takes_turns) {
-    if (order->num_streams + 1 == PKVI_ORDER_STREAMS) {
-        return PKVI_ORDER_UNKNOWN;
+int32_t pkvi_order_meet(struct pkvi_stream_order *order, const void *handle, uint64_t id) {
+    int32_t met = PKVI_ORDER_UNKNOWN;
+
+    for (int32_t i = 1; i <= order->num_streams; i++) {
+        if (order->streams[i].id == id) {
+            order->streams[i].handle = handle;
+            met = i;
+        } else if (order->streams[i].handle == handle) {
+            order->streams[i].handle = NULL;
+        }
     }
-    int32_t stream = ++order->num_streams;
-    order->streams[stream].handle = handle;
-    order->streams[stream].takes_turns = takes_turns;
+    return met;
+}
+
+/* A free slot, else that of a stream that is gone: it keeps its time, so that what was written
+ * before stays older than what the new stream writes. */
+static int32_t take_stream(struct pkvi_stream_order *order) {
+    if (order->num_streams + 1 < PKVI_ORDER_STREAMS) {
+        return ++order->num_streams;
+    }
+    for (int32_t i = 1; i < PKVI_ORDER_STREAMS; i++) {
+        if (order->streams[i].handle == NULL) {
+            if (order->streams[i].takes_turns) {
+                join(&order->clocks[DEFAULT_STREAM], &order->clocks[i]);
+            }
+            return i;
+        }
+    }
+    return PKVI_ORDER_UNKNOWN;
+}
+
+int32_t pkvi_order_add(struct pkvi_stream_order *order,
+                       const void *handle,
+                       uint64_t id,
+                       bool takes_turns) {
+    int32_t stream = take_stream(order);
+
+    if (stream != PKVI_ORDER_UNKNOWN) {
+        const uint64_t time = order->clocks[stream].seen[stream];
+
+        order->clocks[stream] = order->host;
+        order->clocks[stream].seen[stream] = time;
+        order->streams[stream].id = id;
+        order->streams[stream].handle = handle;
+        order->streams[stream].takes_turns = takes_turns;
+    }
     return stream;
 }
 
@@ -93,7 +139,10 @@ static int32_t find_block(const struct pkvi_stream_order *order, uintptr_t addre
     return (int32_t)slot;
 }
 
-void pkvi_order_wrote_block(struct pkvi_stream_order *order, int32_t stream, const void *address) {
+void pkvi_order_wrote_block(struct pkvi_stream_order *order,
+                            int32_t stream,
+                            const void *address,
+                            uint64_t allocation) {
     if (stream == PKVI_ORDER_UNKNOWN) {
         return;
     }
@@ -104,54 +153,70 @@ void pkvi_order_wrote_block(struct pkvi_stream_order *order, int32_t stream, con
     int32_t slot = find_block(order, (uintptr_t)address);
     order->num_blocks += order->blocks[slot].writer.time == 0;
     order->blocks[slot].address = (uintptr_t)address;
-    order->blocks[slot].writer = writer_of(order, stream);
+    order->blocks[slot].writer = writer_of(order, stream, allocation);
 }
 
 bool pkvi_order_sees_block(const struct pkvi_stream_order *order,
                            int32_t stream,
-                           const void *address) {
+                           const void *address,
+                           uint64_t allocation) {
     const struct pkvi_writer writer = order->blocks[find_block(order, (uintptr_t)address)].writer;
 
-    return writer.time == 0 || is_behind(order, stream, writer);
+    return writer.time == 0 || is_gone(writer, allocation) || is_behind(order, stream, writer);
 }
 
 /* ---- Memory of which it is not known what was written */
 
-static int32_t find_range(const struct pkvi_stream_order *order, int32_t stream, uintptr_t start) {
-    for (int32_t i = 0; i < order->num_ranges; i++) {
-        if (order->ranges[i].start == start && order->ranges[i].writer.stream == stream) {
-            return i;
-        }
-    }
-    return -1;
-}
-
 bool pkvi_order_knows_range(const struct pkvi_stream_order *order,
                             int32_t stream,
-                            const void *start) {
-    return find_range(order, stream, (uintptr_t)start) >= 0;
+                            const struct pkvi_memory *range) {
+    for (int32_t i = 0; i < order->num_ranges; i++) {
+        if (order->ranges[i].start == (uintptr_t)range->start &&
+            order->ranges[i].writer.stream == stream &&
+            !is_gone(order->ranges[i].writer, range->allocation)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool overlaps(const struct pkvi_stream_order *order,
+                     int32_t index,
+                     const struct pkvi_memory *range) {
+    const uintptr_t start = (uintptr_t)range->start;
+
+    return order->ranges[index].start < start + (uintptr_t)range->size &&
+           start < order->ranges[index].end;
 }
 
 void pkvi_order_wrote_range(struct pkvi_stream_order *order,
                             int32_t stream,
-                            const void *start,
-                            uint64_t size) {
-    if (stream == PKVI_ORDER_UNKNOWN || order->num_ranges == PKVI_ORDER_RANGES ||
-        pkvi_order_knows_range(order, stream, start)) {
+                            const struct pkvi_memory *range) {
+    int32_t index = 0;
+
+    if (stream == PKVI_ORDER_UNKNOWN || pkvi_order_knows_range(order, stream, range)) {
         return;
     }
-    order->ranges[order->num_ranges].start = (uintptr_t)start;
-    order->ranges[order->num_ranges].end = (uintptr_t)start + (uintptr_t)size;
-    order->ranges[order->num_ranges++].writer = writer_of(order, stream);
+    /* What is gone makes room, else a program that frees and allocates fills the table. */
+    while (index < order->num_ranges &&
+           !(overlaps(order, index, range) &&
+             is_gone(order->ranges[index].writer, range->allocation))) {
+        index++;
+    }
+    if (index == PKVI_ORDER_RANGES) {
+        return;
+    }
+    order->num_ranges += index == order->num_ranges;
+    order->ranges[index].start = (uintptr_t)range->start;
+    order->ranges[index].end = (uintptr_t)range->start + (uintptr_t)range->size;
+    order->ranges[index].writer = writer_of(order, stream, range->allocation);
 }
 
 bool pkvi_order_sees_range(const struct pkvi_stream_order *order,
                            int32_t stream,
-                           const void *start,
-                           uint64_t size) {
+                           const struct pkvi_memory *range) {
     for (int32_t i = 0; i < order->num_ranges; i++) {
-        if (order->ranges[i].start < (uintptr_t)start + (uintptr_t)size &&
-            (uintptr_t)start < order->ranges[i].end &&
+        if (overlaps(order, i, range) && !is_gone(order->ranges[i].writer, range->allocation) &&
             !is_behind(order, stream, order->ranges[i].writer)) {
             return false;
         }
@@ -161,49 +226,49 @@ bool pkvi_order_sees_range(const struct pkvi_stream_order *order,
 
 /* ---- Fences */
 
-static struct pkvi_clock *find_fence(struct pkvi_stream_order *order, const void *fence) {
+/* The first slot with this handle, NULL: the first free one. -1: there is none. */
+static int32_t find_fence(const struct pkvi_stream_order *order, const void *fence) {
     for (int32_t i = 0; i < PKVI_ORDER_FENCES; i++) {
         if (order->fences[i].handle == fence) {
-            return &order->fences[i].clock;
+            return i;
         }
     }
-    return NULL;
+    return -1;
 }
 
 void pkvi_order_fence_create(struct pkvi_stream_order *order, const void *fence) {
-    for (int32_t i = 0; i < PKVI_ORDER_FENCES; i++) {
-        if (order->fences[i].handle == NULL) {
-            order->fences[i].handle = fence;
-            memset(&order->fences[i].clock, 0, sizeof order->fences[i].clock);
-            return;
-        }
+    const int32_t index = find_fence(order, NULL);
+
+    if (index >= 0) {
+        order->fences[index].handle = fence;
+        memset(&order->fences[index].clock, 0, sizeof order->fences[index].clock);
     }
 }
 
 void pkvi_order_fence_destroy(struct pkvi_stream_order *order, const void *fence) {
-    for (int32_t i = 0; i < PKVI_ORDER_FENCES; i++) {
-        if (order->fences[i].handle == fence) {
-            order->fences[i].handle = NULL;
-        }
+    const int32_t index = find_fence(order, fence);
+
+    if (index >= 0) {
+        order->fences[index].handle = NULL;
     }
 }
 
 void pkvi_order_fence_record(struct pkvi_stream_order *order, const void *fence, int32_t stream) {
-    struct pkvi_clock *clock = find_fence(order, fence);
+    const int32_t index = find_fence(order, fence);
 
-    if (clock != NULL && stream == PKVI_ORDER_UNKNOWN) {
-        *clock = now(order);
-    } else if (clock != NULL) {
+    if (index >= 0 && stream == PKVI_ORDER_UNKNOWN) {
+        order->fences[index].clock = now(order);
+    } else if (index >= 0) {
         pkvi_order_begin(order, stream);
-        *clock = order->clocks[stream];
+        order->fences[index].clock = order->clocks[stream];
     }
 }
 
 /* What is known of a fence that is not: nothing, so everything. */
-static struct pkvi_clock clock_of(struct pkvi_stream_order *order, const void *fence) {
-    const struct pkvi_clock *clock = find_fence(order, fence);
+static struct pkvi_clock clock_of(const struct pkvi_stream_order *order, const void *fence) {
+    const int32_t index = find_fence(order, fence);
 
-    return clock == NULL ? now(order) : *clock;
+    return index < 0 ? now(order) : order->fences[index].clock;
 }
 
 void pkvi_order_fence_wait(struct pkvi_stream_order *order, const void *fence, int32_t stream) {
@@ -215,6 +280,7 @@ void pkvi_order_fence_wait(struct pkvi_stream_order *order, const void *fence, i
 }
 
 static void join_all(struct pkvi_stream_order *order, const struct pkvi_clock *clock) {
+    join(&order->host, clock);
     for (int32_t i = 0; i < PKVI_ORDER_STREAMS; i++) {
         join(&order->clocks[i], clock);
     }

@@ -21,24 +21,35 @@
 /* A stream that is not known. */
 #define PKVI_ORDER_UNKNOWN (-1)
 
+/* Memory by its address and by the number of its allocation, 0 where that is not known. An address
+ * with another number is other memory: nobody has written to it yet. */
+struct pkvi_memory {
+    const void *start;
+    uint64_t size;
+    uint64_t allocation;
+};
+
 /* How much of each stream lies behind: so many of its operations. */
 struct pkvi_clock {
     uint64_t seen[PKVI_ORDER_STREAMS];
 };
 
-/* The operation that wrote something. `time` 0: the slot is free. */
+/* The operation that wrote something, and what it wrote to. `time` 0: the slot is free. */
 struct pkvi_writer {
     uint64_t time;
+    uint64_t allocation;
     int32_t stream;
 };
 
 struct pkvi_stream_order {
     int32_t num_streams;
     struct {
-        const void *handle;
-        bool takes_turns; /* with the default stream */
+        uint64_t id;        /* no two streams of a program have the same, one after the other */
+        const void *handle; /* NULL: another stream has taken it, so this one is gone */
+        bool takes_turns;   /* with the default stream */
     } streams[PKVI_ORDER_STREAMS];
     struct pkvi_clock clocks[PKVI_ORDER_STREAMS];
+    struct pkvi_clock host; /* what the host has seen done, and so every stream that is new */
     struct {
         const void *handle; /* NULL: free */
         struct pkvi_clock clock;
@@ -57,34 +68,42 @@ struct pkvi_stream_order {
     } blocks[PKVI_ORDER_BLOCKS];
 };
 
-/* All is zero at the beginning. The default stream is handle NULL and need not be added. */
+/* All is zero at the beginning. The default stream is handle NULL and need not be added. `find`
+ * goes by the handle alone: it is right after `meet`, which says whose the handle is now, or `add`.
+ * Where the table is full a new stream takes the place of one that is gone and passes for it. */
 int32_t pkvi_order_find(const struct pkvi_stream_order *order, const void *handle);
-int32_t pkvi_order_add(struct pkvi_stream_order *order, const void *handle, bool takes_turns);
+int32_t pkvi_order_meet(struct pkvi_stream_order *order, const void *handle, uint64_t id);
+int32_t pkvi_order_add(struct pkvi_stream_order *order,
+                       const void *handle,
+                       uint64_t id,
+                       bool takes_turns);
 
 /* An operation is about to be enqueued. */
 void pkvi_order_begin(struct pkvi_stream_order *order, int32_t stream);
 
 /* What the operation that began last on `stream` writes. */
-void pkvi_order_wrote_block(struct pkvi_stream_order *order, int32_t stream, const void *address);
+void pkvi_order_wrote_block(struct pkvi_stream_order *order,
+                            int32_t stream,
+                            const void *address,
+                            uint64_t allocation);
 void pkvi_order_wrote_range(struct pkvi_stream_order *order,
                             int32_t stream,
-                            const void *start,
-                            uint64_t size);
+                            const struct pkvi_memory *range);
 
 /* Whether the range is known as one that `stream` writes, so that it need not be said again. */
 bool pkvi_order_knows_range(const struct pkvi_stream_order *order,
                             int32_t stream,
-                            const void *start);
+                            const struct pkvi_memory *range);
 
 /* Whether `stream` is behind the last known write to the block, and behind one of the writes of
  * each stream that writes to the range. */
 bool pkvi_order_sees_block(const struct pkvi_stream_order *order,
                            int32_t stream,
-                           const void *address);
+                           const void *address,
+                           uint64_t allocation);
 bool pkvi_order_sees_range(const struct pkvi_stream_order *order,
                            int32_t stream,
-                           const void *start,
-                           uint64_t size);
+                           const struct pkvi_memory *range);
 
 void pkvi_order_fence_create(struct pkvi_stream_order *order, const void *fence);
 void pkvi_order_fence_destroy(struct pkvi_stream_order *order, const void *fence);

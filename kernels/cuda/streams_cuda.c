@@ -46,7 +46,7 @@ static const void *handle_of(pkv_stream stream) {
     return pkvi_cuda_stream(stream) == cudaStreamLegacy ? NULL : (const void *)stream;
 }
 
-/* A stream that was not seen before: whose it is, and whether it takes turns with the default. */
+/* A stream that is new here: whose it is, and whether it takes turns with the default. */
 static cudaError_t look_at_stream(cudaStream_t stream, int *ordinal, unsigned *flags) {
     cudaError_t error;
 
@@ -65,57 +65,70 @@ static cudaError_t look_at_stream(cudaStream_t stream, int *ordinal, unsigned *f
     return error;
 }
 
-pkv_status pkvi_cuda_check_stream(pkv_device *device, pkv_stream stream) {
-    struct pkvi_cuda_device *cuda = pkvi_cuda_of(device);
-    int ordinal = cuda->ordinal, previous;
-    unsigned flags = 0;
-
-    if (pkvi_order_find(&cuda->order, handle_of(stream)) != PKVI_ORDER_UNKNOWN) {
-        return PKV_OK;
-    }
-    cudaError_t error = pkvi_cuda_enter(cuda->ordinal, &previous);
-    if (error == cudaSuccess) {
-        error = look_at_stream(pkvi_cuda_stream(stream), &ordinal, &flags);
-    }
-    error = pkvi_cuda_leave(cuda->ordinal, previous, error);
-    if (error != cudaSuccess) {
-        return pkvi_cuda_finish(device, "stream", error);
-    }
-    if (ordinal != cuda->ordinal) {
-        return PKVI_DEVICE_FAIL(device, PKV_ERROR_INVALID_ARGUMENT,
-                                "stream is of CUDA device %d, this is device %d", ordinal,
-                                cuda->ordinal);
-    }
-    (void)pkvi_order_add(&cuda->order, handle_of(stream), (flags & cudaStreamNonBlocking) == 0);
-    return PKV_OK;
-}
-
-static bool is_capturing(pkv_stream stream) {
+static bool is_capturing(cudaStream_t stream) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
 
-    if (handle_of(stream) == NULL) {
-        return false;
-    }
-    if (cudaStreamIsCapturing(pkvi_cuda_stream(stream), &status) != cudaSuccess) {
+    if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
         (void)cudaGetLastError();
         return true;
     }
     return status != cudaStreamCaptureStatusNone;
 }
 
-bool pkvi_cuda_takes_batches(pkv_stream stream) {
-    return handle_of(stream) != NULL && !is_capturing(stream);
+/* Find out which stream the handle is now: after a stream has been destroyed another one may get
+ * its handle, but not its id. `owner` becomes the device whose stream it is, if not this one. */
+static cudaError_t identify_stream(struct pkvi_cuda_device *cuda, cudaStream_t stream, int *owner) {
+    unsigned long long id = 0;
+    unsigned flags = 0;
+    cudaError_t error = cudaStreamGetId(stream, &id);
+
+    if (error != cudaSuccess) {
+        return error;
+    }
+    cuda->stream = pkvi_order_meet(&cuda->order, stream, id);
+    if (cuda->stream == PKVI_ORDER_UNKNOWN) {
+        error = look_at_stream(stream, owner, &flags);
+        if (error != cudaSuccess || *owner != cuda->ordinal) {
+            return error;
+        }
+        cuda->stream =
+            pkvi_order_add(&cuda->order, stream, id, (flags & cudaStreamNonBlocking) == 0);
+    }
+    cuda->is_capturing = is_capturing(stream);
+    return cudaSuccess;
+}
+
+pkv_status pkvi_cuda_check_stream(pkv_device *device, pkv_stream stream) {
+    struct pkvi_cuda_device *cuda = pkvi_cuda_of(device);
+    int owner = cuda->ordinal;
+    pkv_status status;
+
+    cuda->is_capturing = false;
+    if (handle_of(stream) == NULL) {
+        cuda->stream = pkvi_order_find(&cuda->order, NULL);
+        return PKV_OK;
+    }
+    PKVI_ON_CUDA_DEVICE(device, "stream", identify_stream(cuda, pkvi_cuda_stream(stream), &owner),
+                        status);
+    if (status == PKV_OK && owner != cuda->ordinal) {
+        return PKVI_DEVICE_FAIL(device, PKV_ERROR_INVALID_ARGUMENT,
+                                "stream is of CUDA device %d, this is device %d", owner,
+                                cuda->ordinal);
+    }
+    return status;
+}
+
+bool pkvi_cuda_takes_batches(const struct pkvi_cuda_device *cuda) {
+    return cuda->stream != pkvi_order_find(&cuda->order, NULL) && !cuda->is_capturing;
 }
 
 /* The stream whose order counts. */
-static int32_t ordered_stream(struct pkvi_cuda_device *cuda, pkv_stream stream) {
-    return cuda->ignores_stream_order || is_capturing(stream)
-               ? PKVI_ORDER_UNKNOWN
-               : pkvi_order_find(&cuda->order, handle_of(stream));
+static int32_t ordered_stream(const struct pkvi_cuda_device *cuda) {
+    return cuda->ignores_stream_order || cuda->is_capturing ? PKVI_ORDER_UNKNOWN : cuda->stream;
 }
 
-int32_t pkvi_cuda_begin_ordered(struct pkvi_cuda_device *cuda, pkv_stream stream) {
-    int32_t known = ordered_stream(cuda, stream);
+int32_t pkvi_cuda_begin_ordered(struct pkvi_cuda_device *cuda) {
+    int32_t known = ordered_stream(cuda);
 
     pkvi_order_begin(&cuda->order, known);
     return known;
@@ -128,7 +141,7 @@ pkv_status pkvi_cuda_synchronize(pkv_device *device, pkv_stream stream) {
     PKVI_ON_CUDA_DEVICE(device, "synchronize", cudaStreamSynchronize(pkvi_cuda_stream(stream)),
                         status);
     if (status == PKV_OK) {
-        pkvi_order_synchronized(&cuda->order, pkvi_order_find(&cuda->order, handle_of(stream)));
+        pkvi_order_synchronized(&cuda->order, cuda->stream);
     }
     return status;
 }
@@ -153,7 +166,7 @@ pkv_status pkvi_cuda_fence_record(pkv_device *device, pkv_fence fence, pkv_strea
                         cudaEventRecord((cudaEvent_t)(void *)fence, pkvi_cuda_stream(stream)),
                         status);
     if (status == PKV_OK) {
-        pkvi_order_fence_record(&cuda->order, fence, ordered_stream(cuda, stream));
+        pkvi_order_fence_record(&cuda->order, fence, ordered_stream(cuda));
     }
     return status;
 }
@@ -166,7 +179,7 @@ pkv_status pkvi_cuda_fence_wait(pkv_device *device, pkv_fence fence, pkv_stream 
         device, "fence_wait",
         cudaStreamWaitEvent(pkvi_cuda_stream(stream), (cudaEvent_t)(void *)fence, 0), status);
     if (status == PKV_OK) {
-        pkvi_order_fence_wait(&cuda->order, fence, ordered_stream(cuda, stream));
+        pkvi_order_fence_wait(&cuda->order, fence, ordered_stream(cuda));
     }
     return status;
 }
@@ -190,33 +203,43 @@ void pkvi_cuda_fence_destroy(pkv_device *device, pkv_fence fence) {
 
 /* ---- The order of what streams write and copy */
 
-void pkvi_cuda_note_written(struct pkvi_cuda_device *cuda,
-                            const pkv_write_kv_args *args,
-                            pkv_stream stream) {
+void pkvi_cuda_note_written(struct pkvi_cuda_device *cuda, const pkv_write_kv_args *args) {
     const pkv_tensor *caches[] = {&args->k_cache, &args->v_cache};
-    int32_t known = pkvi_order_find(&cuda->order, handle_of(stream));
+    const int32_t stream = ordered_stream(cuda);
 
     for (size_t i = 0; i < sizeof caches / sizeof caches[0]; i++) {
-        if (pkvi_tensor_is_absent(caches[i]) || known == PKVI_ORDER_UNKNOWN ||
-            pkvi_order_knows_range(&cuda->order, known, caches[i]->data)) {
+        if (stream == PKVI_ORDER_UNKNOWN || pkvi_tensor_is_absent(caches[i])) {
             continue;
         }
-        known = pkvi_cuda_begin_ordered(cuda, stream);
-        pkvi_order_wrote_range(&cuda->order, known, caches[i]->data, pkvi_tensor_extent(caches[i]));
+        const struct pkvi_memory range = {caches[i]->data, pkvi_tensor_extent(caches[i]),
+                                          pkvi_cuda_allocation_of(cuda, caches[i])};
+        if (!pkvi_order_knows_range(&cuda->order, stream, &range)) {
+            pkvi_order_begin(&cuda->order, stream);
+            pkvi_order_wrote_range(&cuda->order, stream, &range);
+        }
     }
 }
 
-pkv_status pkvi_cuda_check_order(pkv_device *device, const struct pkvi_move *op, int32_t stream) {
+pkv_status pkvi_cuda_check_order(pkv_device *device,
+                                 const struct pkvi_move *op,
+                                 uint64_t allocation,
+                                 int32_t stream) {
     const struct pkvi_stream_order *order = &pkvi_cuda_of(device)->order;
+    const struct pkvi_memory source = {op->source.data, pkvi_tensor_extent(&op->source),
+                                       allocation};
 
-    if (!pkvi_order_sees_range(order, stream, op->source.data, pkvi_tensor_extent(&op->source))) {
+    if (stream == PKVI_ORDER_UNKNOWN) {
+        return PKV_OK;
+    }
+    if (!pkvi_order_sees_range(order, stream, &source)) {
         return PKVI_DEVICE_FAIL(device, PKV_ERROR_INVALID_ARGUMENT,
                                 "another stream writes keys and values to the source, and this one "
                                 "has never waited for a fence of it");
     }
     for (int32_t i = 0; i < op->num_copies; i++) {
         if (!pkvi_order_sees_block(order, stream,
-                                   pkvi_block_address(&op->source, 0, op->copies[i].source))) {
+                                   pkvi_block_address(&op->source, 0, op->copies[i].source),
+                                   allocation)) {
             return PKVI_DEVICE_FAIL(device, PKV_ERROR_INVALID_ARGUMENT,
                                     "copies[%d]: block %d was written on another stream, and this "
                                     "one has not waited for a fence behind that",

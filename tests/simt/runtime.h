@@ -48,6 +48,7 @@ struct CUstream_st {
     std::deque<simt::queued_work> queue;
     uint64_t num_enqueued;
     uint64_t num_done;
+    uint64_t id; /* of the stream that has the handle now; of a destroyed one: when that was */
     int device;
     bool is_default;
     bool is_blocking; /* takes turns with the default stream of its device */

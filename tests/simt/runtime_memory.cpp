@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <cuda.h>
 #include <iterator>
 #include <map>
 #include <sys/mman.h>
@@ -25,6 +26,7 @@ namespace {
 struct extent {
     size_t size;
     int device;
+    unsigned long long allocation; /* its number; no other one ever has it */
     char *mapping; /* device memory without address sanitizer: whole pages around it */
     size_t mapping_size;
 };
@@ -58,6 +60,7 @@ bool make_sparse(char *memory, size_t size) {
 std::map<char *, extent> g_device;
 std::map<char *, extent> g_pinned;
 size_t g_device_bytes;
+unsigned long long g_num_allocations;
 int g_num_open;
 
 size_t round_up(size_t size) {
@@ -75,15 +78,22 @@ bool contains(const std::map<char *, extent> &extents, const void *address, size
     return at + size <= found->first + found->second.size;
 }
 
-/* The device that memory belongs to, of that what is pinned was made for. */
-int device_of(const void *address) {
+/* The allocation that an address lies in; nullptr: none. */
+const extent *extent_of(const void *address) {
     for (const auto *extents : {&g_device, &g_pinned}) {
         if (contains(*extents, address, 1)) {
-            return std::prev(extents->upper_bound(static_cast<char *>(const_cast<void *>(address))))
-                ->second.device;
+            char *at = static_cast<char *>(const_cast<void *>(address));
+
+            return &std::prev(extents->upper_bound(at))->second;
         }
     }
-    return cudaInvalidDeviceId;
+    return nullptr;
+}
+
+/* Questions about the memory of a device that is not current are refused here, though not by every
+ * real device, so that one which is asked outside of the device switch is noticed. */
+bool is_out_of_reach(const extent *where) {
+    return where != nullptr && where->device != current_device();
 }
 
 void set_open(const std::map<char *, extent>::value_type &item, bool is_open) {
@@ -118,6 +128,7 @@ char *allocate_device(size_t size, extent &where) {
 
     where.size = size;
     where.device = current_device();
+    where.allocation = ++g_num_allocations;
 #ifdef PKVI_ASAN
     void *memory = nullptr;
     return posix_memalign(&memory, 256, used) == 0 ? static_cast<char *>(memory) : nullptr;
@@ -247,7 +258,7 @@ cudaError_t cudaHostAlloc(void **address, size_t size, unsigned) {
     }
     memset(memory, 0xff, size);
     simt::g_pinned[static_cast<char *>(memory)] =
-        simt::extent{size, simt::current_device(), nullptr, 0};
+        simt::extent{size, simt::current_device(), ++simt::g_num_allocations, nullptr, 0};
     *address = memory;
     return cudaSuccess;
 }
@@ -271,17 +282,59 @@ cudaError_t cudaFreeHost(void *address) {
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *address) {
     PKVI_CALL()
+    const simt::extent *extent = simt::extent_of(address);
+
+    if (simt::is_out_of_reach(extent)) {
+        return end_call(cudaErrorInvalidValue);
+    }
     *attributes = cudaPointerAttributes{};
     attributes->type = simt::contains(simt::g_device, address, 1)   ? cudaMemoryTypeDevice
                        : simt::contains(simt::g_pinned, address, 1) ? cudaMemoryTypeHost
                                                                     : cudaMemoryTypeUnregistered;
-    attributes->device = simt::device_of(address);
+    attributes->device = extent == nullptr ? cudaInvalidDeviceId : extent->device;
     if (attributes->type != cudaMemoryTypeUnregistered) {
         attributes->devicePointer = const_cast<void *>(address);
     }
     if (attributes->type != cudaMemoryTypeDevice) {
         attributes->hostPointer = const_cast<void *>(address);
     }
+    return cudaSuccess;
+}
+
+/* ---- The driver's answers */
+
+static CUresult get_pointer_attribute(void *data,
+                                      CUpointer_attribute attribute,
+                                      CUdeviceptr pointer) {
+    std::lock_guard<std::recursive_mutex> guard(simt::runtime_lock());
+    const simt::extent *extent = simt::extent_of(reinterpret_cast<const void *>(pointer));
+
+    if (attribute != CU_POINTER_ATTRIBUTE_BUFFER_ID || extent == nullptr ||
+        simt::is_out_of_reach(extent)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *static_cast<unsigned long long *>(data) = extent->allocation;
+    return CUDA_SUCCESS;
+}
+
+#if CUDART_VERSION >= 12050
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol,
+                                             void **function,
+                                             unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult *found)
+#else
+cudaError_t cudaGetDriverEntryPoint(const char *symbol,
+                                    void **function,
+                                    unsigned long long,
+                                    cudaDriverEntryPointQueryResult *found)
+#endif
+{
+    PKVI_CALL()
+    const bool is_known = strcmp(symbol, "cuPointerGetAttribute") == 0;
+
+    *function = is_known ? reinterpret_cast<void *>(get_pointer_attribute) : nullptr;
+    *found = is_known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
 }
 }

@@ -10,7 +10,11 @@ namespace simt {
 
 namespace {
 
-/* Streams live on after their destruction: events may still speak of their work. */
+uint64_t g_num_ids;
+
+/* Streams live on after their destruction, since events may still speak of their work, until
+ * another one gets the handle, that of the last one first. What was enqueued goes on before its
+ * work. */
 std::vector<std::unique_ptr<CUstream_st>> &all_streams() {
     static std::vector<std::unique_ptr<CUstream_st>> streams;
 
@@ -18,9 +22,22 @@ std::vector<std::unique_ptr<CUstream_st>> &all_streams() {
 }
 
 CUstream_st *add_stream(int device) {
-    all_streams().push_back(std::make_unique<CUstream_st>());
-    all_streams().back()->device = device;
-    return all_streams().back().get();
+    CUstream_st *stream = nullptr;
+
+    for (const auto &known : all_streams()) {
+        if (known->is_destroyed && known->device == device && known->capture == nullptr &&
+            (stream == nullptr || stream->id < known->id)) {
+            stream = known.get();
+        }
+    }
+    if (stream == nullptr) {
+        all_streams().push_back(std::make_unique<CUstream_st>());
+        stream = all_streams().back().get();
+        stream->device = device;
+    }
+    stream->is_destroyed = false;
+    stream->id = ++g_num_ids;
+    return stream;
 }
 
 CUstream_st *default_stream(int device) {
@@ -338,7 +355,16 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
         return end_call(cudaErrorInvalidResourceHandle);
     }
     stream->is_destroyed = true;
+    stream->id = ++simt::g_num_ids;
     return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long *id) {
+    PKVI_CALL()
+    const CUstream_st *target = resolve_stream(stream);
+
+    *id = target->id;
+    return target->is_destroyed ? end_call(cudaErrorInvalidResourceHandle) : cudaSuccess;
 }
 
 cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags) {
@@ -499,8 +525,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
     return cudaSuccess;
 }
 
+/* Stricter than a device, which asks for the stream's own context only with some handles. */
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status) {
     PKVI_CALL()
+    if (resolve_stream(stream)->device != simt::current_device()) {
+        return end_call(cudaErrorInvalidResourceHandle);
+    }
     const CUgraph_st *capture = resolve_stream(stream)->capture;
 
     *status = capture == nullptr    ? cudaStreamCaptureStatusNone

@@ -61,6 +61,7 @@ pkv_add_cuda_suite(test_attention_bitwise plain unit slow)
 pkv_add_cuda_suite(test_attention_refuse plain unit slow)
 pkv_add_cuda_suite(test_attention_merge asan unit slow)
 pkv_add_cuda_suite(test_attention asan unit slow)
+pkv_add_cuda_suite(simt/test_stream_order plain unit slow)
 # A pool beyond 4 GiB of addresses, and each planted mistake where it has to be noticed.
 foreach(build IN ITEMS plain hook asan)
   pkv_add_cuda_suite(simt/test_mistakes ${build} unit slow)
