@@ -37,6 +37,8 @@ struct attend_traits {
     static constexpr int num_row_warps = row_warps, num_key_warps = key_warps;
     static constexpr int num_threads = 32 * row_warps * key_warps;
     static constexpr int tile_rows = 16 * row_warps;
+    /* Rows whose maxima and sums several warps bring together. */
+    static constexpr int shared_rows = key_warps > 1 ? tile_rows : 1;
     static constexpr int tile_keys = head_class <= 128 ? 64 : 32;
     static constexpr int warp_keys = tile_keys / key_warps;
     static constexpr int warp_columns = value_class / key_warps;

@@ -42,8 +42,8 @@ template <class traits> struct pipe_shared {
     int32_t num_items[2]; /* read so far; ping-pong, as who reads it comes an iteration later */
     int32_t is_end[2];
     float scales[traits::is_quantised ? scale_ring : 1][2][traits::tile_keys];
-    float maxima[4][traits::tile_rows];
-    float sums[4][traits::tile_rows];
+    float maxima[4][traits::shared_rows];
+    float sums[4][traits::shared_rows];
 };
 
 /* A place in the stream. */

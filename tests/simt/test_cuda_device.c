@@ -319,8 +319,9 @@ static void a_device_of_another_ordinal_works(void **state) {
 
 /* ---- What is computed */
 
-/* The answer for one shape, and what attention of that shape then does. Returns the answer. */
-static bool try_shape(const struct test_device *device, const struct attention_case *c) {
+static bool supports(const struct test_device *device,
+                     const struct attention_case *c,
+                     const char **reason) {
     const pkv_attention_shape shape = {.struct_size = sizeof shape,
                                        .num_query_heads = 1,
                                        .num_kv_heads = 1,
@@ -329,8 +330,14 @@ static bool try_shape(const struct test_device *device, const struct attention_c
                                        .block_size = 16,
                                        .query_dtype = c->query_dtype,
                                        .kv_dtype = c->kv_dtype};
+
+    return pkv_attention_supports(device->device, &shape, reason);
+}
+
+/* The answer for one shape, and what attention of that shape then does. Returns the answer. */
+static bool try_shape(const struct test_device *device, const struct attention_case *c) {
     const char *reason = NULL;
-    bool is_supported = pkv_attention_supports(device->device, &shape, &reason);
+    bool is_supported = supports(device, c, &reason);
     struct attention_run run;
 
     attention_run_create(&run, c, device->memory);
@@ -377,6 +384,80 @@ static void what_is_supported_is_computed_and_nothing_else(void **state) {
     }
     assert_true(num_supported > 0);
     test_devices_close(&device, 1);
+}
+
+/* What a block of 8.6, 8.9 and 12.0 has, and a multiprocessor. */
+enum { LITTLE_BLOCK_SHARED = 101376, LITTLE_SHARED = 102400 };
+
+/* Whether this device takes the shape. What it takes is right, in small and in large tiles. */
+static bool computes_right(const struct test_device *device, const struct attention_case *c) {
+    struct attention_run run;
+    struct attention_error error;
+
+    if (!try_shape(device, c)) {
+        return false;
+    }
+    attention_run_create(&run, c, device->memory);
+    assert_int_equal(attention_run_execute(&run, device->device), PKV_OK);
+    attention_run_compare(&run, &error);
+    assert_true(error.output <= 1.0 && error.lse <= 1.0);
+    attention_run_destroy(&run);
+    return true;
+}
+
+static void little_shared_memory_refuses_mla_alone(void **state) {
+    static const pkv_dtype dtypes[][2] = {{PKV_DTYPE_FLOAT16, PKV_DTYPE_FLOAT16},
+                                          {PKV_DTYPE_FLOAT16, PKV_DTYPE_INT8},
+                                          {PKV_DTYPE_BFLOAT16, PKV_DTYPE_BFLOAT16},
+                                          {PKV_DTYPE_BFLOAT16, PKV_DTYPE_FLOAT8_E4M3}};
+    static const int32_t sizes[][2] = {{64, 64}, {128, 128}, {192, 128}, {256, 256}, {576, 512}};
+    const simt_device before = *simt_get_device();
+    struct test_device large, little;
+    int num_taken = 0, num_wide = 0, num_refused = 0;
+
+    (void)state;
+    assert_int_equal(test_devices_open(&large, 1), 1);
+    simt_get_device()->compute_major = 8;
+    simt_get_device()->compute_minor = 9;
+    simt_get_device()->shared_bytes_per_block = LITTLE_BLOCK_SHARED;
+    simt_get_device()->shared_bytes_per_multiprocessor = LITTLE_SHARED;
+    assert_int_equal(test_devices_open(&little, 1), 1);
+    for (size_t i = 0; i < 4 * sizeof sizes / sizeof sizes[0]; i++) {
+        const struct attention_case c = {.query_dtype = dtypes[i % 4][0],
+                                         .kv_dtype = dtypes[i % 4][1],
+                                         .num_query_heads = 4,
+                                         .head_size = sizes[i / 4][0],
+                                         .v_head_size = sizes[i / 4][1],
+                                         .layout = sizes[i / 4][0] == 576 ? CASE_LATENT
+                                                                          : CASE_BLOCK_2_HEAD,
+                                         .num_requests = 3,
+                                         .query_lens = {1, 3, 20},
+                                         .seq_lens = {150, 90, 60},
+                                         .chunk_size = 64};
+
+        if (!supports(&large, &c, NULL)) {
+            continue; /* a kernel that this test build does not have */
+        }
+        if (computes_right(&little, &c)) {
+            assert_int_not_equal(c.head_size, 576);
+            num_taken++;
+            num_wide += c.head_size == 256 && c.kv_dtype == PKV_DTYPE_FLOAT16;
+        } else {
+            assert_int_equal(c.head_size, 576);
+            assert_string_equal(pkv_device_last_error(little.device),
+                                "head_size wants more shared memory than a block of this device "
+                                "has");
+            num_refused++;
+        }
+    }
+    assert_true(num_taken > 0);
+    if (strcmp(simt_build(), "plain") == 0) {
+        assert_int_equal(num_wide, 1);
+        assert_int_equal(num_refused, 1);
+    }
+    test_devices_close(&little, 1);
+    *simt_get_device() = before;
+    test_devices_close(&large, 1);
 }
 
 /* ---- Captures */
@@ -503,6 +584,7 @@ int main(void) {
         cmocka_unit_test(every_call_puts_the_device_back),
         cmocka_unit_test(a_device_of_another_ordinal_works),
         cmocka_unit_test(what_is_supported_is_computed_and_nothing_else),
+        cmocka_unit_test(little_shared_memory_refuses_mla_alone),
         cmocka_unit_test(attention_can_be_captured),
         cmocka_unit_test(every_operation_can_be_captured),
     };
