@@ -54,7 +54,7 @@ struct CUstream_st;
 /* As device_ordinal: the device that is current in the calling thread. */
 #define PKV_CUDA_CURRENT_DEVICE (-1)
 
-/* How a CUDA device is made. Zero means default. */
+/* How a CUDA device is made. Zero means default: device 0, malloc, no log. */
 typedef struct pkv_cuda_config {
     uint32_t struct_size;
     int32_t device_ordinal; /* as cudaSetDevice counts, or PKV_CUDA_CURRENT_DEVICE */
@@ -64,34 +64,57 @@ typedef struct pkv_cuda_config {
     bool ignores_stream_order; /* the caller orders streams by means of its own, see above */
 } pkv_cuda_config;
 
-/* Host bytes that a CUDA device of this config needs. It owns no device memory.
+/* Host bytes that a CUDA device of this config needs, under 1 MiB. It owns no device memory.
  * [any thread | O(1) | no allocation]
  *
- * Returns 0 for a config that pkv_device_create_cuda refuses, and in builds without the backend. */
+ * config  NULL is the default config; read during the call only.
+ *
+ * Returns 0 for a config that pkv_device_create_cuda refuses whatever device there is, and in builds
+ * without the backend. No CUDA call is made. */
 PKV_API size_t pkv_device_cuda_size(const pkv_cuda_config *config);
 
 /* Make a CUDA device in the caller's memory. Loads every kernel of the library, so that no later
  * operation loads one while a graph is captured; not to be called during a capture.
+ * [makes the CUDA context where there is none | O(kernels), slow | no allocation but CUDA's own |
+ * all-or-nothing]
  *
- * config  NULL is the default config.   memory  64-byte aligned host memory, lives until destroy.
+ * config  NULL is the default config; read during the call only.
+ * memory  64-byte aligned host memory of at least pkv_device_cuda_size bytes; the caller's, and the
+ *         device's until pkv_device_destroy, which waits for all that the CUDA device does and does
+ *         not release it.
+ * size    bytes of memory.
+ * out     valid until pkv_device_destroy; set on PKV_OK only.
  *
- * Returns PKV_OK; PKV_ERROR_INVALID_ARGUMENT; PKV_ERROR_UNSUPPORTED (no backend in this build, an
- * unknown member of config, or a device older than compute capability 8.0); PKV_ERROR_DEVICE (no
- * driver, no such device, or CUDA failed: config.log has the text). Nothing stays then. */
+ * Returns PKV_OK; PKV_ERROR_INVALID_ARGUMENT (memory, its size or alignment; out NULL; an ordinal
+ * below PKV_CUDA_CURRENT_DEVICE; struct_size; one of the allocator's functions without the other);
+ * PKV_ERROR_UNSUPPORTED (no backend in this build, an unknown member of config, or a device older
+ * than compute capability 8.0); PKV_ERROR_DEVICE (no driver, no such device, or CUDA failed:
+ * config.log has the text). Nothing stays then. */
 PKV_API pkv_status pkv_device_init_cuda(const pkv_cuda_config *config,
                                         void *memory,
                                         size_t size,
                                         pkv_device **out);
 
-/* The same with one allocation of pkv_device_cuda_size bytes. Also PKV_ERROR_OUT_OF_MEMORY. */
+/* Make a CUDA device with one allocation of pkv_device_cuda_size bytes.
+ * [as pkv_device_init_cuda | allocates once on the host | all-or-nothing]
+ *
+ * config, out  as pkv_device_init_cuda; pkv_device_destroy gives the memory back to the allocator.
+ *
+ * Returns as pkv_device_init_cuda, or PKV_ERROR_OUT_OF_MEMORY. */
 PKV_API pkv_status pkv_device_create_cuda(const pkv_cuda_config *config, pkv_device **out);
 
-/* Name a cudaStream_t as operations want it, and back.
- * [any thread | O(1) | no allocation] */
+/* Name a cudaStream_t as operations want it. The name is valid as long as the stream.
+ * [any thread | O(1) | no allocation]
+ *
+ * Returns NULL for NULL, the legacy default stream; it does not look at the stream. */
 static inline pkv_stream pkv_stream_of_cuda(struct CUstream_st *stream) {
     return (pkv_stream)(void *)stream;
 }
 
+/* The cudaStream_t of a name, the other way round.
+ * [any thread | O(1) | no allocation]
+ *
+ * Returns NULL for NULL. */
 static inline struct CUstream_st *pkv_cuda_of_stream(pkv_stream stream) {
     return (struct CUstream_st *)(void *)stream;
 }
