@@ -28,8 +28,8 @@
  *               CUDA has allocated anew, at whatever address; memory that an allocator of the
  *               caller's hands out again is the same memory.
  *   memory      Tensors and arrays are in memory that the device reaches. Lists that are said to be
- *               "on the host until the call returns" travel in the arguments of the kernels. What an
- *               operation reads and writes lives until the operation has run.
+ *               "on the host until the call returns" travel in the arguments of the kernels. All
+ *               else that an operation reads and writes lives until the operation has run.
  *   trust       What stands in device memory (slots, positions, block tables, lengths) is not
  *               checked; a wrong value is the caller's error, as in any kernel.
  *   capture     Every operation may be captured into a CUDA graph; host lists are captured by
@@ -69,8 +69,8 @@ typedef struct pkv_cuda_config {
  *
  * config  NULL is the default config; read during the call only.
  *
- * Returns 0 for a config that pkv_device_create_cuda refuses whatever device there is, and in builds
- * without the backend. No CUDA call is made. */
+ * Returns 0 for a config that pkv_device_create_cuda refuses whatever device there is, and in
+ * builds without the backend. No CUDA call is made. */
 PKV_API size_t pkv_device_cuda_size(const pkv_cuda_config *config);
 
 /* Make a CUDA device in the caller's memory. Loads every kernel of the library, so that no later
