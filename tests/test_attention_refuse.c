@@ -3,7 +3,7 @@
 
 /* What attention does not do is refused before a byte is written, with a message that names the
  * dimension. Each refusal changes one thing of a case that works, and the case works afterwards.
- * Also offsets beyond 2^32 elements, on memory that is mostly not there. */
+ * Also offsets of every operation beyond 2^32 elements, on memory that is mostly not there. */
 #define _DEFAULT_SOURCE
 #include <math.h>
 #include <setjmp.h>
@@ -13,6 +13,8 @@
 #include <sys/mman.h>
 
 #include <cmocka.h>
+
+#include <pagedkv/transfer.h>
 
 #include "support/test_devices.h"
 
@@ -215,53 +217,213 @@ static void shapes(const struct test_device *device, const void *context) {
     assert_non_null(strstr(reason, "num_query_heads"));
 }
 
-/* Blocks 5 GiB of elements apart: only the touched pages exist. */
-static void offsets_beyond_32_bits(const struct test_device *device, const void *context) {
-    const int64_t gap = 5ll << 30;
-    struct attention_case c = {.query_dtype = PKV_DTYPE_FLOAT16,
-                               .num_query_heads = 2,
-                               .num_requests = 1,
-                               .query_lens = {1},
-                               .seq_lens = {40}};
-    struct attention_run run;
-    struct attention_error error;
-    size_t size;
+/* ---- Offsets beyond 2^32 elements */
 
-    (void)context;
+/* Elements from one block to the next: every block but the null block lies beyond 2^32. */
+#define FAR_STRIDE (5ll << 30)
+
+/* A run whose pool is spread over memory that is only there where it is touched. */
+struct far_run {
+    struct attention_run run;
+    unsigned char *sparse;
+    size_t size;
+    int64_t block_bytes, stride_bytes;
+};
+
+/* `has_content`: the blocks of the dense pool lie in it; else it is all zero. */
+static void open_far(struct far_run *far,
+                     const struct attention_case *c,
+                     const struct test_device *device,
+                     bool has_content) {
+    struct attention_run *run = &far->run;
+
     if (device->memory != NULL) {
         print_message("skipped: needs memory that is only there where it is touched\n");
         skip();
     }
-    attention_run_create(&run, &c, NULL);
-    size = (size_t)(gap * run.num_blocks) * 2;
-    unsigned char *sparse = mmap(NULL, size, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (sparse == MAP_FAILED) {
-        print_message("SKIPPED: %zu bytes of address space cannot be had\n", size);
-        attention_run_destroy(&run);
+    attention_run_create(run, c, NULL);
+    int64_t element = (int64_t)pkv_dtype_size(run->c.kv_dtype);
+    far->block_bytes = run->k_cache.stride[0] * element;
+    far->stride_bytes = FAR_STRIDE * element;
+    far->size = (size_t)(far->stride_bytes * run->num_blocks);
+    far->sparse = mmap(NULL, far->size, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (far->sparse == MAP_FAILED) {
+        print_message("SKIPPED: %zu bytes of address space cannot be had\n", far->size);
+        attention_run_destroy(run);
         skip();
     }
-    for (int32_t block = 0; block < run.num_blocks; block++) {
-        memcpy(sparse + block * gap * 2,
-               (unsigned char *)run.pool.host + block * run.k_cache.stride[0] * 2,
-               (size_t)run.k_cache.stride[0] * 2);
+    for (int64_t block = 0; has_content && block < run->num_blocks; block++) {
+        memcpy(far->sparse + block * far->stride_bytes,
+               (unsigned char *)run->pool.host + block * far->block_bytes,
+               (size_t)far->block_bytes);
     }
-    run.args.v_cache.data =
-        sparse + ((unsigned char *)run.v_cache.data - (unsigned char *)run.k_cache.data);
-    run.args.k_cache.data = sparse;
-    run.args.k_cache.stride[0] = run.args.v_cache.stride[0] = gap;
-    assert_int_equal(attention_run_execute(&run, device->device), PKV_OK);
-    attention_run_compare(&run, &error);
+    pkv_tensor *views[] = {&run->args.k_cache, &run->args.v_cache, &run->args.k_scale,
+                           &run->args.v_scale};
+    for (int i = 0; i < (run->c.layout == CASE_SCALES_INSIDE ? 4 : 2); i++) {
+        views[i]->data =
+            far->sparse + ((unsigned char *)views[i]->data - (unsigned char *)run->pool.device);
+        views[i]->stride[0] = far->stride_bytes / (int64_t)pkv_dtype_size(views[i]->dtype);
+    }
+}
+
+static void close_far(struct far_run *far) {
+    (void)munmap(far->sparse, far->size);
+    attention_run_destroy(&far->run);
+}
+
+static void expect_attention(struct far_run *far, const struct test_device *device) {
+    struct attention_error error;
+
+    assert_int_equal(attention_run_execute(&far->run, device->device), PKV_OK);
+    attention_run_compare(&far->run, &error);
     assert_true(error.output <= 1.0 && error.lse <= 1.0);
-    (void)munmap(sparse, size);
-    attention_run_destroy(&run);
+}
+
+/* The bytes of one block are those at `wanted`. */
+static void expect_block(const struct far_run *far, int64_t block, const void *wanted) {
+    assert_memory_equal(far->sparse + block * far->stride_bytes, wanted, (size_t)far->block_bytes);
+}
+
+static const struct attention_case far_case = {.query_dtype = PKV_DTYPE_FLOAT16,
+                                               .num_query_heads = 4,
+                                               .num_kv_heads = 2,
+                                               .num_requests = 1,
+                                               .query_lens = {1},
+                                               .seq_lens = {48}};
+
+/* One token, 20 tokens (which are too many rows for the small tile), scales in the block. */
+static void far_reads(const struct test_device *device, const void *context) {
+    struct attention_case cases[3] = {far_case, far_case, far_case};
+
+    (void)context;
+    cases[1].query_lens[0] = 20;
+    cases[2].query_lens[0] = 20;
+    cases[2].kv_dtype = PKV_DTYPE_FLOAT8_E4M3;
+    cases[2].scales = CASE_SCALE_TOKEN;
+    cases[2].layout = CASE_SCALES_INSIDE;
+    for (int i = 0; i < 3; i++) {
+        struct far_run far;
+
+        open_far(&far, &cases[i], device, true);
+        expect_attention(&far, device);
+        close_far(&far);
+    }
+}
+
+/* Bytes of a token's keys or values of one head in a dense pool. */
+static const unsigned char *dense_row(const struct attention_run *run,
+                                      const pkv_tensor *cache,
+                                      int64_t position,
+                                      int64_t head) {
+    const int32_t *row = (const int32_t *)run->table.host + run->rows[0] * run->num_columns;
+    int64_t element = row[position / 16] * cache->stride[0] + head * cache->stride[1] +
+                      position % 16 * cache->stride[2];
+
+    return (const unsigned char *)cache->data + element * 2;
+}
+
+/* Everything is written to blocks that are far away, read from there by gather and attention, and
+ * looked at. */
+static void far_writes(const struct test_device *device, const void *context) {
+    enum { TOKENS = 48, HEADS = 2, SIZE = 64, ROW = SIZE * 2 };
+    static _Alignas(64) unsigned char rows[2][TOKENS * HEADS * ROW], gathered[2][sizeof rows[0]];
+    const int64_t shape[] = {TOKENS, HEADS, SIZE};
+    const int32_t starts[] = {0, TOKENS};
+    int64_t slots[TOKENS];
+    struct far_run far;
+
+    (void)context;
+    open_far(&far, &far_case, device, false);
+    const struct attention_run *run = &far.run;
+    const int32_t *row = (const int32_t *)run->table.host + run->rows[0] * run->num_columns;
+    for (int64_t i = 0; i < TOKENS; i++) {
+        slots[i] = (int64_t)row[i / 16] * 16 + i % 16;
+        for (int64_t head = 0; head < HEADS; head++) {
+            memcpy(rows[0] + (i * HEADS + head) * ROW, dense_row(run, &run->k_cache, i, head), ROW);
+            memcpy(rows[1] + (i * HEADS + head) * ROW, dense_row(run, &run->v_cache, i, head), ROW);
+        }
+    }
+    const pkv_write_kv_args write = {.struct_size = sizeof write,
+                                     .key = tensor_view(rows[0], PKV_DTYPE_FLOAT16, 3, shape),
+                                     .value = tensor_view(rows[1], PKV_DTYPE_FLOAT16, 3, shape),
+                                     .k_cache = run->args.k_cache,
+                                     .v_cache = run->args.v_cache,
+                                     .slot_mapping = slots};
+    const pkv_gather_args gather = {.struct_size = sizeof gather,
+                                    .num_requests = 1,
+                                    .k_cache = run->args.k_cache,
+                                    .v_cache = run->args.v_cache,
+                                    .key = tensor_view(gathered[0], PKV_DTYPE_FLOAT16, 3, shape),
+                                    .value = tensor_view(gathered[1], PKV_DTYPE_FLOAT16, 3, shape),
+                                    .block_table = run->table.host,
+                                    .block_table_stride = run->num_columns,
+                                    .rows = run->rows,
+                                    .key_start_loc = starts};
+    assert_int_equal(pkv_write_kv(device->device, &write, NULL), PKV_OK);
+    for (int64_t column = 0; column < TOKENS / 16; column++) {
+        expect_block(&far, row[column],
+                     (unsigned char *)run->pool.host + row[column] * far.block_bytes);
+    }
+    memset(gathered, 0xa5, sizeof gathered);
+    assert_int_equal(pkv_gather(device->device, &gather, NULL), PKV_OK);
+    assert_memory_equal(gathered, rows, sizeof rows);
+    expect_attention(&far, device);
+    close_far(&far);
+}
+
+/* Blocks 2 and 3 go to 4 and 1, within the pool and out to a dense one; then some are filled. */
+static void far_moves(const struct test_device *device, const void *context) {
+    static const pkv_block_copy copies[] = {{2, 4}, {3, 1}};
+    static const pkv_block_id poisoned[] = {3, 4};
+    struct far_run far;
+
+    (void)context;
+    open_far(&far, &far_case, device, true);
+    const unsigned char *dense = far.run.pool.host;
+    size_t bytes = (size_t)far.block_bytes;
+    const int64_t shape[] = {1, far.run.num_blocks, far.block_bytes};
+    unsigned char *other = malloc(5 * bytes), *ones = malloc(bytes);
+    const pkv_tensor target = tensor_view(other, PKV_DTYPE_UINT8, 3, shape);
+    pkv_tensor blocks = tensor_view(far.sparse, PKV_DTYPE_UINT8, 3, shape);
+
+    assert_int_equal(far.run.num_blocks, 5);
+    assert_true(other != NULL && ones != NULL);
+    memset(ones, 0xff, bytes);
+    memset(other, 0, 5 * bytes);
+    blocks.stride[1] = far.stride_bytes;
+    assert_int_equal(pkv_swap_blocks(device->device, &blocks, &target, copies, 2, NULL), PKV_OK);
+    assert_memory_equal(other + 4 * bytes, dense + 2 * bytes, bytes);
+    assert_memory_equal(other + bytes, dense + 3 * bytes, bytes);
+    assert_int_equal(pkv_copy_blocks(device->device, &blocks, copies, 2, NULL), PKV_OK);
+    expect_block(&far, 1, dense + 3 * bytes);
+    expect_block(&far, 2, dense + 2 * bytes);
+    expect_block(&far, 3, dense + 3 * bytes);
+    expect_block(&far, 4, dense + 2 * bytes);
+    assert_int_equal(pkv_fill_blocks(device->device, &blocks, poisoned, 2, PKV_FILL_POISON, NULL),
+                     PKV_OK);
+    expect_block(&far, 1, dense + 3 * bytes);
+    expect_block(&far, 2, dense + 2 * bytes);
+    expect_block(&far, 3, ones);
+    expect_block(&far, 4, ones);
+    assert_int_equal(pkv_swap_blocks(device->device, &target, &blocks, copies + 1, 1, NULL),
+                     PKV_OK);
+    expect_block(&far, 1, other + 3 * bytes);
+    free(other);
+    free(ones);
+    close_far(&far);
 }
 
 int main(void) {
     const struct device_test tests[] = {
-        {"views", views, NULL},   {"values", values, NULL},
-        {"plans", plans, NULL},   {"arrays", arrays, NULL},
-        {"shapes", shapes, NULL}, {"offsets beyond 32 bits", offsets_beyond_32_bits, NULL},
+        {"views", views, NULL},
+        {"values", values, NULL},
+        {"plans", plans, NULL},
+        {"arrays", arrays, NULL},
+        {"shapes", shapes, NULL},
+        {"offsets beyond 32 bits", far_reads, NULL},
+        {"offsets beyond 32 bits: write, gather", far_writes, NULL},
+        {"offsets beyond 32 bits: copy, swap, fill", far_moves, NULL},
     };
     struct test_device devices[TEST_MAX_DEVICES];
     int num_devices = test_devices_open(devices, 1);
