@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* Merging partial attention: against double precision; empty parts (their output may be NaN), equal
- * and far apart lse, one to 64 parts, in place; and the cascade over a shared prefix as prefix
- * call, suffix call and merge, with sinks counted once. */
+ * and far apart lse, one to 64 parts, in any order, in place; and the cascade over a shared prefix
+ * as prefix call, suffix call and merge, with sinks counted once. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -157,6 +157,56 @@ static void parts(const struct test_device *device, const void *context) {
     check_parts(device, PKV_DTYPE_FLOAT32, PKV_DTYPE_FLOAT32, 3, 1);
 }
 
+/* The parts given in reverse and rotated: the same sums of the same numbers, in another order. */
+static void parts_out_of_order(const struct test_device *device, const void *context) {
+    enum { NUM = 7, ROWS = TOKENS * HEADS };
+    const int64_t shape[] = {TOKENS, HEADS, SIZE};
+    static float parts_of[NUM][ROWS * SIZE], lses_of[NUM][ROWS];
+    static float output[3][ROWS * SIZE], lse[3][ROWS];
+
+    (void)context;
+    for (int part = 0; part < NUM; part++) {
+        for (int row = 0; row < ROWS; row++) {
+            lses_of[part][row] = part_lse(part, row / HEADS);
+            for (int d = 0; d < SIZE; d++) {
+                parts_of[part][row * SIZE + d] =
+                    lses_of[part][row] > -INFINITY ? (float)tensor_value(9, part, row, d, 0) : NAN;
+            }
+        }
+    }
+    for (int order = 0; order < 3; order++) {
+        pkv_tensor outputs[NUM], lses[NUM];
+
+        for (int i = 0; i < NUM; i++) {
+            int part = order == 0 ? i : order == 1 ? NUM - 1 - i : (i + 3) % NUM;
+
+            outputs[i] = tensor_view(parts_of[part], PKV_DTYPE_FLOAT32, 3, shape);
+            lses[i] = tensor_view(lses_of[part], PKV_DTYPE_FLOAT32, 2, shape);
+        }
+        const pkv_merge_args args = {.struct_size = sizeof args,
+                                     .num_parts = NUM,
+                                     .outputs = outputs,
+                                     .lses = lses,
+                                     .output =
+                                         tensor_view(output[order], PKV_DTYPE_FLOAT32, 3, shape),
+                                     .lse = tensor_view(lse[order], PKV_DTYPE_FLOAT32, 2, shape)};
+        assert_int_equal(merge(device, &args), PKV_OK);
+    }
+    /* Seven terms and weights of a few roundings each, none above 1. */
+    for (int order = 1; order < 3; order++) {
+        for (int row = 0; row < ROWS; row++) {
+            float a = lse[0][row], b = lse[order][row];
+
+            assert_true(a == b ||
+                        fabs((double)a - (double)b) <= 0x1p-20 + 0x1p-22 * fabs((double)a));
+            for (int d = 0; d < SIZE; d++) {
+                assert_true(fabs((double)output[0][row * SIZE + d] -
+                                 (double)output[order][row * SIZE + d]) <= 64 * 0x1p-24);
+            }
+        }
+    }
+}
+
 static void bad_merges(const struct test_device *device, const void *context) {
     const int64_t shape[] = {2, 1, 8};
     _Alignas(16) float a[16] = {0};
@@ -272,6 +322,7 @@ static void cascade(const struct test_device *device, const void *context) {
 int main(void) {
     const struct device_test tests[] = {
         {"parts", parts, NULL},
+        {"parts out of order", parts_out_of_order, NULL},
         {"bad merges", bad_merges, NULL},
         {"cascade over a shared prefix", cascade, NULL},
     };
