@@ -16,7 +16,7 @@
 #include "support/test_devices.h"
 
 enum { NUM_TOKENS = 37, NUM_BLOCKS = 7, BLOCK_SIZE = 12, NUM_HEADS = 3, QUERY_HEADS = 6 };
-enum { NUM_SIZES = 21 }; /* cases of add_sizes: seven sizes, three kinds of cache */
+enum { NUM_SIZES = 36 }; /* cases of add_sizes: twelve sizes, three kinds of cache */
 
 /* One write: dtypes, sizes, scales, rotation. */
 struct write_case {
@@ -364,7 +364,7 @@ static void check_refusals(const struct test_device *device, const void *context
 
 /* Rows of every width, 16-bit and 8-bit. */
 static void add_sizes(struct write_case *cases) {
-    static const int32_t sizes[] = {40, 48, 96, 120, 144, 192, 256};
+    static const int32_t sizes[] = {40, 48, 64, 72, 80, 96, 120, 128, 144, 192, 256, 576};
     static const pkv_dtype dtypes[][2] = {{PKV_DTYPE_BFLOAT16, PKV_DTYPE_BFLOAT16},
                                           {PKV_DTYPE_FLOAT16, PKV_DTYPE_FLOAT16},
                                           {PKV_DTYPE_BFLOAT16, PKV_DTYPE_FLOAT8_E4M3}};
