@@ -3,8 +3,8 @@
 # SPDX-FileCopyrightText: the libpagedkv authors
 
 # Compiles the data tower with the AVX-512 intrinsics emulated by SIMDe (Debian's libsimde-dev) and
-# runs the attention suites on both sets, AVX-512 and AVX-512 with BF16, through the public API: their
-# kernels are tested where no processor has them. Exit 77: SIMDe is missing, nothing was tested.
+# runs its suites on both sets, AVX-512 and AVX-512 with BF16, through the public API: their kernels
+# are tested where no processor has them. Exit 77: SIMDe is missing, nothing was tested.
 # usage: run.sh FOLDER (for what is built)
 set -eu
 
@@ -44,8 +44,9 @@ for source in "$root"/src/device/*.c "$root"/src/attention/*.c "$root"/src/trans
     gcc $before $flags -c "$source" -o "$object"
     objects="$objects $object"
 done
-for name in test_attention_write test_attention_merge test_attention_refuse \
-    test_attention_steps test_attention_bitwise test_attention_lengths test_attention; do
+for name in test_tensor test_transfer test_data_refusals test_attention_write test_attention_merge \
+    test_attention_refuse test_attention_steps test_attention_bitwise test_attention_lengths \
+    test_attention; do
     for set in PKV_CPU_AVX512 PKV_CPU_AVX512_BF16; do
         program=$out/${name}_$set
         # The list of devices is the one thing that differs between the two programs.
