@@ -5,10 +5,11 @@
 #include "attention_cuda_batch.h"
 
 #ifdef PKV_BENCH_CUDA
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "attention_check.h"
 
 bool attention_cuda_complain(const char *name, const char *what) {
     (void)fprintf(stderr, "%s: %s\n", name, what);
@@ -122,33 +123,15 @@ void attention_cuda_close(attention_cuda_batch *batch) {
 
 /* ---- Right before fast */
 
-static float value_of(const void *values, pkv_dtype dtype, size_t i) {
-    uint32_t bits;
-    float value;
-
-    if (dtype == PKV_DTYPE_FLOAT32) {
-        return ((const float *)values)[i];
-    }
-    bits = ((const uint16_t *)values)[i];
-    if (dtype == PKV_DTYPE_BFLOAT16) {
-        bits <<= 16;
-    } else { /* exponent and fraction in place, the exponent's bias made up for by a product */
-        bits = (bits & 0x8000u) << 16 | (bits & 0x7fffu) << 13;
-    }
-    memcpy(&value, &bits, sizeof value);
-    return dtype == PKV_DTYPE_BFLOAT16 ? value : value * 0x1p112f;
-}
-
 /* The error of all outputs together, against their size. Weights are rounded to 16 bits and sums
- * are in another order, which gives less than half of it. Content repeats every few blocks, so that
- * this does not see every wrong block: the suites do. */
+ * are in another order, which gives less than half of it. A wrong block among many may give less,
+ * too: the suites see that. */
 #define LARGEST_ERROR 0.01
 
 static bool validate(attention_cuda_shared *b, attention_cuda_batch *batch, const char *name) {
     const attention_setup_config *c = &batch->host.config;
     size_t size = output_size(c);
     unsigned char *first = malloc(size), *second = malloc(size);
-    double difference = 0.0, total = 0.0;
     bool is_right = first != NULL && second != NULL;
 
     is_right = is_right && attention_setup_run(&batch->host, b->cpu, TABLE_CONTIGUOUS) == PKV_OK;
@@ -163,14 +146,8 @@ static bool validate(attention_cuda_shared *b, attention_cuda_batch *batch, cons
         free(second);
         return attention_cuda_complain(name, pkv_device_last_error(b->cuda));
     }
-    for (size_t i = 0; i < size / pkv_dtype_size(c->query_dtype); i++) {
-        double wanted = value_of(batch->host.output, c->query_dtype, i);
-        double error = value_of(first, c->query_dtype, i) - wanted;
-
-        difference += error * error;
-        total += wanted * wanted;
-    }
-    is_right = sqrt(difference / total) <= LARGEST_ERROR;
+    is_right = attention_error(first, c->query_dtype, batch->host.output, c->query_dtype,
+                               size / pkv_dtype_size(c->query_dtype)) <= LARGEST_ERROR;
     if (!is_right) {
         (void)attention_cuda_complain(name, "the CUDA device differs from the CPU device");
     } else if (memcmp(first, second, size) != 0) {

@@ -85,19 +85,21 @@ pkv_status attention_setup_fill(attention_setup *setup, pkv_device *device, atte
     const attention_setup_config *c = &setup->config;
     int which = table == TABLE_CONTIGUOUS ? 0 : 1;
     int64_t row = (int64_t)c->num_kv_heads * c->head_size;
-    float *source = aligned_alloc(64, (size_t)(2 * FILL_TOKENS * row) * sizeof(float));
+    float *source = aligned_alloc(64, (size_t)(4 * FILL_TOKENS * row) * sizeof(float));
     bool is_quantised = c->kv_dtype == PKV_DTYPE_FLOAT8_E4M3 || c->kv_dtype == PKV_DTYPE_INT8;
     int64_t slots[FILL_TOKENS];
     pkv_status status = source == NULL ? PKV_ERROR_OUT_OF_MEMORY : PKV_OK;
     uint64_t random = 7;
 
-    for (int64_t i = 0; source != NULL && i < 2 * FILL_TOKENS * row; i++) {
+    for (int64_t i = 0; source != NULL && i < 4 * FILL_TOKENS * row; i++) {
         source[i] = (float)((double)(random_next(&random) >> 40) * 0x1p-23 - 1.0);
     }
     for (int32_t request = 0; status == PKV_OK && request < c->num_requests; request++) {
         for (int32_t first = 0; status == PKV_OK && first < c->seq_len; first += FILL_TOKENS) {
             int32_t count = c->seq_len - first < FILL_TOKENS ? c->seq_len - first : FILL_TOKENS;
-            pkv_tensor key = {source,
+            /* Other rows for other tokens, so that a wrong block shows. */
+            float *rows = source + (request * 37 + first / FILL_TOKENS) % FILL_TOKENS * row;
+            pkv_tensor key = {rows,
                               PKV_DTYPE_FLOAT32,
                               3,
                               {count, c->num_kv_heads, c->head_size},
@@ -110,7 +112,7 @@ pkv_status attention_setup_fill(attention_setup *setup, pkv_device *device, atte
                                       .v_cache = setup->v_cache[which],
                                       .slot_mapping = slots};
 
-            args.value.data = source + FILL_TOKENS * row;
+            args.value.data = rows + 2 * FILL_TOKENS * row;
             if (is_quantised) {
                 args.k_scale = args.v_scale = one;
             }

@@ -5,9 +5,10 @@
  * reader that walks it as the kernel does, and the same kernel on contiguous keys and values;
  * prefill beside the way people write it by hand with a BLAS, where one was found.
  *
- * Method: the numbers are checked first: paged and contiguous must be the same bytes. Then all
- * variants of a case run in turn in each round; medians of the rounds are reported, and ratios are
- * medians of same-round ratios. Bytes of keys and values count once. */
+ * Method: the numbers are checked first, against the reference device and each table against the
+ * contiguous copy (attention_check.h). Then all variants of a case run in turn in each round; medians
+ * of the rounds are reported, and ratios are medians of same-round ratios. Bytes of keys and values
+ * count once. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +16,9 @@
 #include <time.h>
 
 #include "attention_blas.h"
+#include "attention_check.h"
 #include "attention_cuda.h"
-#include "attention_peak.h"
+#include "attention_prefill.h"
 #include "attention_read.h"
 #include "attention_setup.h"
 #include "attention_stage.h"
@@ -72,6 +74,11 @@ static int64_t now_ns(void) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
+/* What the names of cases end with, so that those of one thread and of several differ. */
+static const char *name_of_threads(void) {
+    return options.threads > 1 ? ", all threads" : "";
+}
+
 /* Nanoseconds of one run; negative where it failed. */
 static double time_variant(attention_setup *setup, pkv_device *device, enum variant variant) {
     static const attention_table tables[NUM_VARIANTS] = {
@@ -84,24 +91,6 @@ static double time_variant(attention_setup *setup, pkv_device *device, enum vari
                        : attention_setup_run(setup, device, tables[variant]) == PKV_OK;
 
     return is_done ? (double)(now_ns() - start) : -1.0;
-}
-
-/* Paged and contiguous give the same bytes. That they are the right ones is what the tests say. */
-static bool validate(attention_setup *setup, pkv_device *device) {
-    const attention_setup_config *c = &setup->config;
-    size_t size = (size_t)c->num_requests * (size_t)c->query_len *
-                  (size_t)(c->num_query_heads * c->head_size) * pkv_dtype_size(c->query_dtype);
-    void *copy = malloc(size);
-    bool is_same = copy != NULL;
-
-    is_same = is_same && attention_setup_run(setup, device, TABLE_CONTIGUOUS) == PKV_OK;
-    if (is_same) {
-        memcpy(copy, setup->output, size);
-        is_same = attention_setup_run(setup, device, TABLE_RANDOM) == PKV_OK &&
-                  memcmp(copy, setup->output, size) == 0;
-    }
-    free(copy);
-    return is_same;
 }
 
 static void report_decode(const attention_setup *setup,
@@ -121,7 +110,7 @@ static void report_decode(const attention_setup *setup,
             char label[128];
 
             (void)snprintf(label, sizeof label, "%s, %s%s", name, variant_names[v],
-                           options.threads > 1 ? ", all threads" : "");
+                           name_of_threads());
             bench_json_line(stdout, BENCH, label, "rate", "GB/s", rate, NULL, NAN);
             bench_json_line(stdout, BENCH, label, "of read", "ratio", to_read, "sequential read",
                             1);
@@ -142,7 +131,10 @@ static void report_pages(const attention_setup *setup, const char *name) {
 
     large_share = share < large_share ? share : large_share;
     if (options.json) {
-        bench_json_line(stdout, BENCH, name, "large pages", "share", share, NULL, NAN);
+        char label[128];
+
+        (void)snprintf(label, sizeof label, "%s%s", name, name_of_threads());
+        bench_json_line(stdout, BENCH, label, "large pages", "share", share, NULL, NAN);
     }
 }
 
@@ -157,11 +149,11 @@ static bool run_decode(pkv_device *device,
 
     if (!is_good) {
         (void)fprintf(stderr, "%s: %s\n", name, reason);
-    } else if (!validate(&setup, device)) {
-        (void)fprintf(stderr, "%s: paged and contiguous differ\n", name);
+    } else if (!attention_check(&setup, device, name)) {
         is_good = false;
     } else {
-        /* Ascending blocks hold other content than was validated; the time is the same. */
+        /* Of the random table now: ascending blocks hold other content than was checked; the time is
+         * the same. */
         for (int32_t round = -1; round < options.rounds; round++) {
             for (int v = 0; v < NUM_VARIANTS; v++) {
                 times[v][round < 0 ? 0 : round] = time_variant(&setup, device, (enum variant)v);
@@ -171,53 +163,6 @@ static bool run_decode(pkv_device *device,
         }
         report_decode(&setup, name, times, table);
         report_pages(&setup, name);
-    }
-    attention_setup_destroy(&setup);
-    return is_good;
-}
-
-static bool run_prefill(pkv_device *device,
-                        const attention_setup_config *c,
-                        const char *name,
-                        bench_table *table) {
-    double kernel[MAX_ROUNDS], by_hand[MAX_ROUNDS], contiguous[MAX_ROUNDS], peak[MAX_ROUNDS];
-    attention_setup setup;
-    const char *reason;
-    double flops = 4.0 * c->num_query_heads * c->head_size * (double)c->query_len *
-                   ((double)c->seq_len - 0.5 * ((double)c->query_len - 1.0));
-    bool has_blas = attention_blas_name() != NULL;
-    bool is_good = attention_setup_create(&setup, c, device, &reason);
-
-    if (!is_good) {
-        (void)fprintf(stderr, "%s: %s\n", name, reason);
-    } else if (!validate(&setup, device)) {
-        (void)fprintf(stderr, "%s: paged and contiguous differ\n", name);
-        is_good = false;
-    } else {
-        for (int32_t round = 0; round < options.rounds; round++) {
-            kernel[round] = time_variant(&setup, device, KERNEL_RANDOM);
-            contiguous[round] = time_variant(&setup, device, KERNEL_CONTIGUOUS);
-            peak[round] = attention_peak_gflops(options.threads, now_ns);
-            by_hand[round] = has_blas ? attention_blas_time(c, options.threads, now_ns) : NAN;
-            bench_progress_round(&progress, name, round, options.rounds);
-        }
-        double rate = flops / bench_median_of(kernel, options.rounds);
-        double to_contiguous = bench_median_ratio(kernel, contiguous, options.rounds);
-        double top = bench_median_of(peak, options.rounds);
-        double peer = has_blas ? flops / bench_median_of(by_hand, options.rounds) : NAN;
-
-        if (options.json) {
-            bench_json_line(stdout, BENCH, name, "rate", "GFLOP/s", rate,
-                            has_blas ? attention_blas_name() : NULL, peer);
-            bench_json_line(stdout, BENCH, name, "of peak", "ratio", rate / top,
-                            "float FMA of 256 bits, measured", 1);
-            bench_json_line(stdout, BENCH, name, "time", "ratio", to_contiguous,
-                            "kernel, contiguous", 1);
-        } else {
-            bench_table_row(table, "%s|%.1f|%.2f|%.2f|%.1f|%.2f", name, rate, rate / top,
-                            to_contiguous, peer,
-                            has_blas ? bench_median_ratio(by_hand, kernel, options.rounds) : NAN);
-        }
     }
     attention_setup_destroy(&setup);
     return is_good;
@@ -282,8 +227,7 @@ static void report_block_sizes(const attention_setup *setups,
         char name[96];
 
         (void)snprintf(name, sizeof name, "decode %s random, block %d%s", dtype,
-                       (int)setups[b].config.block_size,
-                       options.threads > 1 ? ", all threads" : "");
+                       (int)setups[b].config.block_size, name_of_threads());
         if (options.json) {
             bench_json_line(stdout, BENCH, name, "rate", "GB/s", rate, NULL, NAN);
             bench_json_line(stdout, BENCH, name, "time", "ratio", to_16, "block 16", 1);
@@ -314,8 +258,8 @@ static bool run_block_sizes(pkv_device *device, int dtype, bench_table *table) {
                                     .num_kv_heads = 8,
                                     .head_size = 128};
 
-        is_good =
-            attention_setup_create(&setups[b], &c, device, &reason) && validate(&setups[b], device);
+        is_good = attention_setup_create(&setups[b], &c, device, &reason) &&
+                  attention_check(&setups[b], device, dtypes[dtype].name);
     }
     for (int32_t round = -1; round < options.rounds && is_good; round++) {
         for (int b = 0; b < NUM_BLOCK_SIZES; b++) {
@@ -331,7 +275,7 @@ static bool run_block_sizes(pkv_device *device, int dtype, bench_table *table) {
         report_block_sizes(setups, times, dtypes[dtype].name, table);
     } else {
         (void)fprintf(stderr, "block sizes, %s: %s\n", dtypes[dtype].name,
-                      reason == NULL ? "paged and contiguous differ, or a call failed" : reason);
+                      reason == NULL ? "not right, or a call failed" : reason);
     }
     for (int b = 0; b < NUM_BLOCK_SIZES; b++) {
         attention_setup_destroy(&setups[b]);
@@ -399,10 +343,10 @@ static bool run_plan(pkv_device *device) {
         }
         times[round] = (double)(now_ns() - start) / NUM_CALLS * 1e-3;
     }
-    if (is_good && options.json) {
+    if (is_good && options.json && options.threads == 1) { /* it has no threads */
         bench_json_line(stdout, BENCH, "plan, 256 x 8192", "time", "us",
                         bench_median_of(times, options.rounds), "goal", 10);
-    } else if (is_good) {
+    } else if (is_good && !options.json) {
         (void)printf("\npkv_plan_build, 256 x 8192 keys: %.1f us\n",
                      bench_median_of(times, options.rounds));
     }
@@ -417,6 +361,8 @@ static bool run_prefill_cases(pkv_device *device) {
     bench_table table;
     char name[96];
     bool is_good = true;
+    const attention_run run = {device,       options.threads, options.rounds,
+                               options.json, now_ns,          &progress};
     attention_setup_config c = {.num_requests = 1,
                                 .block_size = 16,
                                 .num_query_heads = 32,
@@ -431,14 +377,18 @@ static bool run_prefill_cases(pkv_device *device) {
             c.kv_dtype = dtypes[d].kv;
             c.query_len = shapes[s][0] / (options.scale > 4 ? 4 : 1);
             c.seq_len = shapes[s][1] / (options.scale > 4 ? 4 : 1);
-            (void)snprintf(name, sizeof name, "prefill %s %d x %d", dtypes[d].name,
-                           (int)c.query_len, (int)c.seq_len);
-            is_good = run_prefill(device, &c, name, &table) && is_good;
+            (void)snprintf(name, sizeof name, "prefill %s %d x %d%s", dtypes[d].name,
+                           (int)c.query_len, (int)c.seq_len, name_of_threads());
+            is_good = attention_prefill(&run, &c, name, &table) && is_good;
         }
     }
     if (!options.json) {
         (void)printf("\n");
         bench_table_print(&table, stdout, 0);
+    }
+    if (attention_blas_name() == NULL) {
+        (void)fprintf(options.json ? stderr : stdout,
+                      "no BLAS: built without OpenBLAS, prefill by hand is left out\n");
     }
     return is_good;
 }
