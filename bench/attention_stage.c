@@ -4,13 +4,17 @@
 /* The stages of a decode by themselves; see attention_stage.h. */
 #include "attention_stage.h"
 
+#include <math.h>
 #include <string.h>
 
+#include "attention_check.h"
 #include "attention_read.h"
 
 #define CHUNK PKV_PLAN_DEFAULT_CHUNK_SIZE
 #define HEAD_SIZE 128
 #define GROUP 4
+/* What 2^x of the stages gives at least; it is rougher than the kernel's. */
+#define LEAST_ERROR 1e-3
 
 const char *const attention_stage_names[NUM_STAGES] = {"read", "qk", "qk+softmax", "pv", "full"};
 
@@ -88,8 +92,8 @@ TARGET static inline __m256 exp2_8(__m256 x) {
         _mm256_add_epi32(_mm256_castps_si256(y), _mm256_slli_epi32(_mm256_cvtps_epi32(whole), 23)));
 }
 
-/* Turn the scores of a chunk into weights. */
-TARGET static float weigh(float *scores, int32_t num_keys) {
+/* Turn the scores of a chunk into weights, 2^(score - the largest). Returns their sum. */
+TARGET static float weigh(float *scores, int32_t num_keys, float *largest) {
     __m256 most = _mm256_set1_ps(-3e38f), sum = _mm256_setzero_ps();
     float lanes[8], top;
 
@@ -107,6 +111,7 @@ TARGET static float weigh(float *scores, int32_t num_keys) {
         _mm256_storeu_ps(scores + i, x);
         sum = _mm256_add_ps(sum, x);
     }
+    *largest = top;
     return total_of(sum);
 }
 
@@ -143,6 +148,12 @@ TARGET static void sum_block(const unsigned char *values,
     }
 }
 
+/* What the stages work on: query and, of one chunk, scores or weights, outputs and the softmax state. */
+static struct {
+    float query[GROUP][HEAD_SIZE], scores[GROUP][CHUNK], outputs[GROUP][HEAD_SIZE];
+    float sums[GROUP], largest[GROUP];
+} work;
+
 /* One chunk of one kv head; the line after the slab that is worked on is asked for as it goes. */
 static void run_chunk(const attention_setup *setup,
                       attention_table table,
@@ -156,9 +167,8 @@ static void run_chunk(const attention_setup *setup,
     const int64_t element_size = (int64_t)pkv_dtype_size(c->kv_dtype);
     const bool is_float = c->kv_dtype == PKV_DTYPE_FLOAT32;
     const int64_t slab = (int64_t)c->block_size * HEAD_SIZE * element_size;
-    static float scores[GROUP][CHUNK], query[GROUP][HEAD_SIZE];
-    float outputs[GROUP][HEAD_SIZE] = {{0}};
 
+    memset(work.outputs, 0, sizeof work.outputs);
     for (int32_t i = 0; i < num_blocks; i++) {
         const unsigned char *base = view->data;
         const unsigned char *now =
@@ -170,18 +180,17 @@ static void run_chunk(const attention_setup *setup,
         for (int64_t x = 0; x < slab; x += 64) {
             __builtin_prefetch(ahead + x);
         }
+        float(*at)[CHUNK] = (float(*)[CHUNK])(void *)&work.scores[0][i * c->block_size];
         if (stage == STAGE_PV) {
-            sum_block(now, c->block_size, is_float, (const float(*)[CHUNK])scores, outputs);
+            sum_block(now, c->block_size, is_float, (const float(*)[CHUNK])at, work.outputs);
         } else {
-            float(*at)[CHUNK] = (float(*)[CHUNK])(void *)&scores[0][i * c->block_size];
-
-            score_block(now, c->block_size, is_float, (const float(*)[HEAD_SIZE])query, at);
+            score_block(now, c->block_size, is_float, (const float(*)[HEAD_SIZE])work.query, at);
         }
     }
     for (int h = 0; h < GROUP && stage == STAGE_QK_SOFTMAX; h++) {
-        sink = weigh(scores[h], num_blocks * c->block_size);
+        work.sums[h] = weigh(work.scores[h], num_blocks * c->block_size, &work.largest[h]);
     }
-    sink = scores[0][0] + outputs[GROUP - 1][HEAD_SIZE - 1];
+    sink = work.scores[0][0] + work.outputs[GROUP - 1][HEAD_SIZE - 1];
 }
 
 bool attention_stage_run(attention_setup *setup,
@@ -211,6 +220,71 @@ bool attention_stage_run(attention_setup *setup,
     }
     return true;
 }
+/* Attention of one kv head of a request, from the stages chunk by chunk. */
+static void compute_head(const attention_setup *setup,
+                         attention_table table,
+                         int32_t request,
+                         int32_t head,
+                         float (*out)[HEAD_SIZE]) {
+    const attention_setup_config *c = &setup->config;
+    const int32_t step = CHUNK / c->block_size;
+    const pkv_block_id *row = setup->tables[table] + request * setup->num_columns;
+    const size_t first_head = (size_t)(request * c->num_query_heads + head * GROUP);
+    const float scale = 1.44269504f / sqrtf((float)HEAD_SIZE); /* the weights are powers of 2 */
+    float sums[GROUP] = {0}, largest[GROUP];
+
+    for (int h = 0; h < GROUP; h++) {
+        largest[h] = -INFINITY;
+        for (int i = 0; i < HEAD_SIZE; i++) {
+            work.query[h][i] =
+                scale * attention_value(setup->query, c->query_dtype,
+                                        (first_head + (size_t)h) * HEAD_SIZE + (size_t)i);
+            out[h][i] = 0.0f;
+        }
+    }
+    for (int32_t first = 0; first < setup->num_columns; first += step) {
+        const int32_t left = setup->num_columns - first;
+        const int32_t count = left < step ? left : step;
+
+        run_chunk(setup, table, STAGE_QK_SOFTMAX, row + first, count, head);
+        run_chunk(setup, table, STAGE_PV, row + first, count, head);
+        for (int h = 0; h < GROUP; h++) {
+            const float top = fmaxf(largest[h], work.largest[h]);
+            const float before = exp2f(largest[h] - top), now = exp2f(work.largest[h] - top);
+
+            sums[h] = sums[h] * before + work.sums[h] * now;
+            largest[h] = top;
+            for (int i = 0; i < HEAD_SIZE; i++) {
+                out[h][i] = out[h][i] * before + work.outputs[h][i] * now;
+            }
+        }
+    }
+    for (int h = 0; h < GROUP; h++) {
+        for (int i = 0; i < HEAD_SIZE; i++) {
+            out[h][i] /= sums[h];
+        }
+    }
+}
+
+bool attention_stage_check(attention_setup *setup, pkv_device *device, attention_table table) {
+    const attention_setup_config *c = &setup->config;
+    const int32_t request = c->num_requests - 1;
+    const size_t size = pkv_dtype_size(c->query_dtype);
+    double largest = attention_largest_error(c->query_dtype);
+    bool is_right = attention_setup_run(setup, device, table) == PKV_OK;
+
+    largest = largest < LEAST_ERROR ? LEAST_ERROR : largest;
+    for (int32_t head = 0; head < c->num_kv_heads && is_right; head++) {
+        const size_t place = (size_t)(request * c->num_query_heads + head * GROUP) * HEAD_SIZE;
+        float out[GROUP][HEAD_SIZE];
+
+        compute_head(setup, table, request, head, out);
+        is_right = attention_error((unsigned char *)setup->output + place * size, c->query_dtype,
+                                   out, PKV_DTYPE_FLOAT32, GROUP * HEAD_SIZE) <= largest;
+    }
+    memset(&work, 0, sizeof work);
+    return is_right;
+}
 #else
 bool attention_has_stages(void) {
     return false;
@@ -221,5 +295,12 @@ bool attention_stage_run(attention_setup *setup,
                          attention_table table,
                          attention_stage stage) {
     return stage == STAGE_FULL && attention_setup_run(setup, device, table) == PKV_OK;
+}
+
+bool attention_stage_check(attention_setup *setup, pkv_device *device, attention_table table) {
+    (void)setup;
+    (void)device;
+    (void)table;
+    return true;
 }
 #endif

@@ -31,14 +31,18 @@ bool attention_stage_run(attention_setup *setup,
                          attention_table table,
                          attention_stage stage);
 
+/* Say whether the stages, put together, give for the last request what the kernel gives. The keys
+ * of a request must fill their blocks. */
+bool attention_stage_check(attention_setup *setup, pkv_device *device, attention_table table);
+
 /* Bytes of keys and values that the stage loads. */
 size_t attention_stage_bytes(const attention_setup *setup, attention_stage stage);
 
 /* Whether that is a stage's name, or "all". */
 bool attention_is_stage(const char *name);
 
-/* Run the stages of float and bfloat16, 8 requests of 8192 / divide keys, on three tables in turn
- * in each round, and print the stage asked for: its time, and its share of the whole kernel's in
+/* Check the kernel and the stages, then run those of float and bfloat16, 8 requests of 8192 / divide
+ * keys, on three tables in turn in each round, and print the stage asked for: its time, and its share of the whole kernel's in
  * the same round, by the clock `now` (nanoseconds). False where a call failed. */
 bool attention_stages_report(pkv_device *device,
                              const char *stage,

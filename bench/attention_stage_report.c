@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "attention_check.h"
 #include "attention_stage.h"
 #include "report.h"
 
@@ -58,11 +59,18 @@ static bool run_dtype(pkv_device *device,
                       int64_t (*now)(void),
                       bench_table *table) {
     static stage_times times;
-    const attention_setup_config c = {dtype, dtype, 8, 1, 8192 / divide, 16, 32, 8, 128, 0};
+    /* Whole blocks: the stages know no mask. */
+    const attention_setup_config c = {dtype, dtype, 8, 1,   8192 / divide / 16 * 16,
+                                      16,    32,    8, 128, 0};
     attention_setup setup;
     const char *reason;
-    bool is_good = attention_setup_create(&setup, &c, device, &reason);
+    bool is_good = attention_setup_create(&setup, &c, device, &reason) &&
+                   attention_check(&setup, device, "stages");
 
+    for (int t = 0; t < NUM_TABLES_TIMED && is_good; t++) {
+        is_good = attention_stage_check(&setup, device, tables[t]);
+        reason = "put together they are not what the kernel computes";
+    }
     /* The first round warms up. */
     for (int32_t round = -1; round < num_rounds && is_good; round++) {
         for (int i = 0; i < NUM_TABLES_TIMED * NUM_STAGES && is_good; i++) {
