@@ -212,36 +212,52 @@ static bool run_decode_cases(pkv_device *device) {
     return is_good;
 }
 
-/* Random tables of blocks of several sizes, in turn in each round, beside blocks of 16. */
+/* Random tables of blocks of several sizes, in turn in each round, beside blocks of 16 and beside the
+ * reader that walks the same table. */
 #define NUM_BLOCK_SIZES 7
 #define BLOCK_16 2
 
+static const enum variant size_variants[] = {KERNEL_RANDOM, KERNEL_CONTIGUOUS, WALK_RANDOM};
+#define NUM_SIZE_VARIANTS 3
+
 static void report_block_sizes(const attention_setup *setups,
-                               double times[NUM_BLOCK_SIZES][2][MAX_ROUNDS],
+                               double times[NUM_BLOCK_SIZES][NUM_SIZE_VARIANTS][MAX_ROUNDS],
                                const char *dtype,
                                bench_table *table) {
+    const int32_t rounds = options.rounds;
+
     for (int b = 0; b < NUM_BLOCK_SIZES; b++) {
-        double to_16 = bench_median_ratio(times[b][0], times[BLOCK_16][0], options.rounds);
-        double to_contiguous = bench_median_ratio(times[b][0], times[b][1], options.rounds);
-        double rate = (double)setups[b].kv_size / bench_median_of(times[b][0], options.rounds);
+        const double *kernel = times[b][0], *walk = times[b][2];
+        double to_16 = bench_median_ratio(kernel, times[BLOCK_16][0], rounds);
+        double to_contiguous = bench_median_ratio(kernel, times[b][1], rounds);
+        double walk_to_16 = bench_median_ratio(walk, times[BLOCK_16][2], rounds);
+        double of_walk = bench_median_ratio(walk, kernel, rounds);
+        double rate = (double)setups[b].kv_size / bench_median_of(kernel, rounds);
+        double walk_rate = (double)setups[b].kv_size / bench_median_of(walk, rounds);
         char name[96];
 
         (void)snprintf(name, sizeof name, "decode %s random, block %d%s", dtype,
                        (int)setups[b].config.block_size, name_of_threads());
         if (options.json) {
-            bench_json_line(stdout, BENCH, name, "rate", "GB/s", rate, NULL, NAN);
+            bench_json_line(stdout, BENCH, name, "rate", "GB/s", rate, variant_names[WALK_RANDOM],
+                            walk_rate);
+            bench_json_line(stdout, BENCH, name, "of walk", "ratio", of_walk, "same-traversal read",
+                            1);
             bench_json_line(stdout, BENCH, name, "time", "ratio", to_16, "block 16", 1);
+            bench_json_line(stdout, BENCH, name, "reader's time", "ratio", walk_to_16, "block 16",
+                            1);
             bench_json_line(stdout, BENCH, name, "time over contiguous", "ratio", to_contiguous,
                             "kernel, contiguous", 1);
         } else {
-            bench_table_row(table, "%s|%.2f|%.2f|%.2f", name, rate, to_16, to_contiguous);
+            bench_table_row(table, "%s|%.2f|%.2f|%.2f|%.2f|%.2f|%.2f", name, rate, to_16,
+                            to_contiguous, walk_rate, walk_to_16, of_walk);
         }
     }
 }
 
 static bool run_block_sizes(pkv_device *device, int dtype, bench_table *table) {
     static const int32_t sizes[NUM_BLOCK_SIZES] = {4, 8, 16, 32, 64, 128, 256};
-    static double times[NUM_BLOCK_SIZES][2][MAX_ROUNDS];
+    static double times[NUM_BLOCK_SIZES][NUM_SIZE_VARIANTS][MAX_ROUNDS];
     static attention_setup setups[NUM_BLOCK_SIZES];
     const char *reason = NULL;
     bool is_good = true;
@@ -262,12 +278,12 @@ static bool run_block_sizes(pkv_device *device, int dtype, bench_table *table) {
                   attention_check(&setups[b], device, dtypes[dtype].name);
     }
     for (int32_t round = -1; round < options.rounds && is_good; round++) {
-        for (int b = 0; b < NUM_BLOCK_SIZES; b++) {
-            int32_t slot = round < 0 ? 0 : round;
+        for (int i = 0; i < NUM_BLOCK_SIZES * NUM_SIZE_VARIANTS; i++) {
+            int b = i / NUM_SIZE_VARIANTS, v = i % NUM_SIZE_VARIANTS;
+            double time = time_variant(&setups[b], device, size_variants[v]);
 
-            times[b][0][slot] = time_variant(&setups[b], device, KERNEL_RANDOM);
-            times[b][1][slot] = time_variant(&setups[b], device, KERNEL_CONTIGUOUS);
-            is_good = is_good && times[b][0][slot] > 0.0 && times[b][1][slot] > 0.0;
+            times[b][v][round < 0 ? 0 : round] = time;
+            is_good = is_good && time > 0.0;
         }
         bench_progress_round(&progress, dtypes[dtype].name, round, options.rounds);
     }
@@ -287,7 +303,8 @@ static bool run_block_size_cases(pkv_device *device) {
     bench_table table;
     bool is_good = true;
 
-    bench_table_begin(&table, "<case|GB/s|time / block 16|time / contiguous");
+    bench_table_begin(&table, "<case|GB/s|time / block 16|time / contiguous|reader, GB/s|"
+                              "reader, time / block 16|of reader");
     for (int d = options.full ? 0 : 2; d < (options.full ? NUM_DTYPES : 3); d++) {
         is_good = run_block_sizes(device, d, &table) && is_good;
     }
