@@ -171,6 +171,19 @@ run_others() {
         *) run_bench "${name#bench_}" "$name" ;;
         esac
     done
+    run_attention_threads
+}
+
+# Attention once more on all processors, each case beside the reader, or the peak, on as many; its
+# cases have names of their own. Fewer rounds: the whole is to end within ten minutes on two of them.
+run_attention_threads() {
+    num_threads=$(nproc 2>/dev/null || echo 1)
+    [ "$num_threads" -le 256 ] || num_threads=256 # PKV_MAX_CPU_THREADS
+    if [ "$num_threads" -gt 1 ]; then
+        run_bench attention_threads bench_attention --threads "$num_threads" --rounds 5
+    elif is_wanted bench_attention; then
+        echo "== attention_threads: skipped, there is one processor"
+    fi
 }
 
 # The caller's trace comes first, so that one that cannot be read is known at once.
