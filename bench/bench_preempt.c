@@ -9,7 +9,8 @@
  *
  * Method: one victim, an intruder that uses a share of the pool meanwhile, and the victim again.
  * Rounds are interleaved over the block sizes; medians over the rounds. A plan is made a few times
- * and timed last, so that the caches know it. */
+ * and timed last, so that the caches know it. Its peer, of the same round, is what a recompute asks of
+ * the manager for as many blocks: their free for a swap-out, their allocation for a swap-in. */
 #include <pagedkv.h>
 
 #include <stdlib.h>
@@ -37,13 +38,15 @@ struct setup {
 /* One block size: what was planned, and the medians of what was measured. */
 struct outcome {
     int32_t block_size, num_copies, swapped_tokens;
-    int32_t hit_tokens;        /* on the device when the victim comes back */
-    int32_t computed_tokens;   /* again, with a tier */
-    int32_t recomputed_tokens; /* again, without */
-    double out_ns, in_ns;      /* planning, per block */
-    double copy_ms;            /* both ways, on the CPU device */
+    int32_t hit_tokens;          /* on the device when the victim comes back */
+    int32_t computed_tokens;     /* again, with a tier */
+    int32_t recomputed_tokens;   /* again, without */
+    double out_ns, in_ns;        /* planning, per block */
+    double free_ns, allocate_ns; /* their peers */
+    double copy_ms;              /* both ways, on the CPU device */
     double host_mib;
-    double values[3][MAX_ROUNDS];
+    int32_t num_loads; /* blocks of the swap-in */
+    double values[5][MAX_ROUNDS];
 };
 
 /* What one round works with. */
@@ -206,6 +209,7 @@ static bool run_round(struct world *world, struct outcome *outcome, int32_t roun
         }
     }
     outcome->computed_tokens = num_tokens - hit - plan.num_tokens;
+    outcome->num_loads = plan.num_copies;
     start = bench_now_ns();
     if (!copy(world, &plan, true)) {
         return false;
@@ -220,6 +224,46 @@ static bool run_round(struct world *world, struct outcome *outcome, int32_t roun
            is_ok(pkv_request_close(world->manager, victim), "close") &&
            is_ok(pkv_reset_prefix_cache(world->manager), "reset") &&
            is_ok(pkv_tier_reset(world->tier), "reset of the tier");
+}
+
+/* Nanoseconds a block of allocating that many for a request that hits nothing, and of freeing them,
+ * the last of a few times as above. */
+static bool time_manager(struct world *world,
+                         int32_t num_tokens,
+                         double *allocate,
+                         double *release) {
+    pkv_slots_args args = {.struct_size = sizeof args, .num_new_tokens = num_tokens};
+    pkv_request request = open_request(world, 1 << 29, num_tokens);
+    int64_t start = 0, between = 0, end = 0;
+
+    for (int32_t i = 0; i < WARM_UPS; i++) {
+        start = bench_now_ns();
+        if (!is_ok(pkv_allocate_slots(world->manager, request, &args, NULL), "allocate")) {
+            return false;
+        }
+        between = bench_now_ns();
+        if (!is_ok(pkv_free(world->manager, request), "free")) {
+            return false;
+        }
+        end = bench_now_ns();
+    }
+    *allocate = (double)(between - start);
+    *release = (double)(end - between);
+    return is_ok(pkv_request_close(world->manager, request), "close") &&
+           is_ok(pkv_reset_prefix_cache(world->manager), "reset");
+}
+
+/* As many blocks as the swaps of this round had. */
+static bool run_peers(struct world *world, struct outcome *outcome, int32_t round) {
+    double allocate, release, unused;
+
+    if (!time_manager(world, outcome->num_copies * outcome->block_size, &unused, &release) ||
+        !time_manager(world, outcome->num_loads * outcome->block_size, &allocate, &unused)) {
+        return false;
+    }
+    outcome->values[3][round] = release / outcome->num_copies;
+    outcome->values[4][round] = allocate / outcome->num_loads;
+    return true;
 }
 
 /* ---- what link and model would take ---------------------------------------------------------- */
@@ -251,10 +295,10 @@ static void print_json(const struct setup *setup, const struct outcome *outcome)
     double recompute = recompute_ms(setup, outcome->recomputed_tokens);
 
     (void)snprintf(name, sizeof name, "block-%d", outcome->block_size);
-    bench_json_line(stdout, BENCH, name, "plan of a swap-out", "ns/block", outcome->out_ns, NULL,
-                    0.0);
-    bench_json_line(stdout, BENCH, name, "plan of a swap-in", "ns/block", outcome->in_ns, NULL,
-                    0.0);
+    bench_json_line(stdout, BENCH, name, "plan of a swap-out", "ns/block", outcome->out_ns,
+                    "free of as many blocks", outcome->free_ns);
+    bench_json_line(stdout, BENCH, name, "plan of a swap-in", "ns/block", outcome->in_ns,
+                    "allocation of as many blocks", outcome->allocate_ns);
     bench_json_line(stdout, BENCH, name, "copies on the CPU, both ways", "ms", outcome->copy_ms,
                     NULL, 0.0);
     bench_json_line(stdout, BENCH, name, "hit on resume", "tokens", outcome->hit_tokens, NULL, 0.0);
@@ -272,14 +316,15 @@ static void print_json(const struct setup *setup, const struct outcome *outcome)
 static void print_csv(const struct setup *setup, const struct outcome *outcome, bool is_first) {
     if (is_first) {
         printf("block_size,link_gb_s,recompute_ms,swap_ms,host_mib,link_mib,recomputed_tokens,"
-               "computed_tokens,out_ns,in_ns,copy_ms\n");
+               "computed_tokens,out_ns,in_ns,copy_ms,free_ns,allocate_ns\n");
     }
     for (int32_t i = 0; i < setup->links.num_values; i++) {
-        printf("%d,%d,%.4f,%.4f,%.3f,%.3f,%d,%d,%.2f,%.2f,%.3f\n", outcome->block_size,
+        printf("%d,%d,%.4f,%.4f,%.3f,%.3f,%d,%d,%.2f,%.2f,%.3f,%.2f,%.2f\n", outcome->block_size,
                setup->links.values[i], recompute_ms(setup, outcome->recomputed_tokens),
                swap_ms(setup, outcome, setup->links.values[i]), outcome->host_mib,
                outcome->host_mib + loaded_mib(setup, outcome), outcome->recomputed_tokens,
-               outcome->computed_tokens, outcome->out_ns, outcome->in_ns, outcome->copy_ms);
+               outcome->computed_tokens, outcome->out_ns, outcome->in_ns, outcome->copy_ms,
+               outcome->free_ns, outcome->allocate_ns);
     }
 }
 
@@ -313,8 +358,9 @@ static void print_report(const struct setup *setup, const struct outcome *outcom
            "TFLOP/s; %g us a transfer; others use %d%% of the pool meanwhile.\n\n",
            setup->num_tokens, setup->token_kib, setup->num_layers, setup->parameters,
            setup->teraflops, setup->copy_us, setup->share);
-    bench_table_begin(&table, "block|link GB/s|recompute ms|swap ms|<cheaper|copies|hit|again, "
-                              "swap|plan out ns/block|plan in ns/block|CPU copies ms");
+    bench_table_begin(&table,
+                      "block|link GB/s|recompute ms|swap ms|<cheaper|copies|hit|again, "
+                      "swap|plan out ns/block|free|plan in ns/block|allocate|CPU copies ms");
     for (int32_t b = 0; b < setup->block_sizes.num_values; b++) {
         const struct outcome *outcome = &outcomes[b];
 
@@ -322,11 +368,11 @@ static void print_report(const struct setup *setup, const struct outcome *outcom
             double swap = swap_ms(setup, outcome, setup->links.values[i]);
             double recompute = recompute_ms(setup, outcome->recomputed_tokens);
 
-            bench_table_row(&table, "%d|%d|%.2f|%.2f|%s|%d|%d|%d|%.1f|%.1f|%.1f",
-                            outcome->block_size, setup->links.values[i], recompute, swap,
-                            swap < recompute ? "swap" : "recompute", outcome->num_copies,
-                            outcome->hit_tokens, outcome->computed_tokens, outcome->out_ns,
-                            outcome->in_ns, outcome->copy_ms);
+            bench_table_row(
+                &table, "%d|%d|%.2f|%.2f|%s|%d|%d|%d|%.1f|%.1f|%.1f|%.1f|%.1f", outcome->block_size,
+                setup->links.values[i], recompute, swap, swap < recompute ? "swap" : "recompute",
+                outcome->num_copies, outcome->hit_tokens, outcome->computed_tokens, outcome->out_ns,
+                outcome->free_ns, outcome->in_ns, outcome->allocate_ns, outcome->copy_ms);
         }
     }
     bench_table_print(&table, stdout, 0);
@@ -378,13 +424,15 @@ static bool measure(const struct setup *setup, struct outcome *outcomes) {
     for (int32_t b = 0; b < setup->block_sizes.num_values && is_right; b++) {
         outcomes[b].block_size = setup->block_sizes.values[b];
         is_right = make_world(&worlds[b], setup, outcomes[b].block_size) &&
-                   run_round(&worlds[b], &outcomes[b], 0); /* warms up; overwritten below */
+                   run_round(&worlds[b], &outcomes[b], 0) && /* warms up; overwritten below */
+                   run_peers(&worlds[b], &outcomes[b], 0);
     }
     bench_progress_begin(&progress);
     for (int32_t round = 0; round < setup->rounds && is_right; round++) {
         bench_progress_update(&progress, "rounds", (double)round / setup->rounds);
         for (int32_t b = 0; b < setup->block_sizes.num_values && is_right; b++) {
-            is_right = run_round(&worlds[b], &outcomes[b], round);
+            is_right = run_round(&worlds[b], &outcomes[b], round) &&
+                       run_peers(&worlds[b], &outcomes[b], round);
         }
     }
     bench_progress_end(&progress);
@@ -393,6 +441,8 @@ static bool measure(const struct setup *setup, struct outcome *outcomes) {
             outcomes[b].out_ns = bench_median(outcomes[b].values[0], setup->rounds);
             outcomes[b].in_ns = bench_median(outcomes[b].values[1], setup->rounds);
             outcomes[b].copy_ms = bench_median(outcomes[b].values[2], setup->rounds);
+            outcomes[b].free_ns = bench_median(outcomes[b].values[3], setup->rounds);
+            outcomes[b].allocate_ns = bench_median(outcomes[b].values[4], setup->rounds);
         }
         end_world(&worlds[b]);
     }
