@@ -159,8 +159,7 @@ static bool run_round(struct world *world, struct outcome *outcome, int32_t roun
     pkv_request victim = open_request(world, 0, num_tokens);
     pkv_swap_plan plan = {.struct_size = sizeof plan, .copies = world->copies};
     pkv_slots_args args = {.struct_size = sizeof args};
-    int64_t start;
-    int64_t times[4];
+    int64_t start, times[4];
     pkv_swap swap;
     int32_t hit = 0;
 
