@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <unordered_map>
 
 uint3 threadIdx, blockIdx, blockDim, gridDim;
 
@@ -21,6 +22,7 @@ block_state g_block;
 namespace {
 
 std::string g_error;
+std::unordered_map<const void *, int64_t> g_matrix_loads; /* of each kernel that ran */
 
 uint64_t environment_number(const char *name) {
     const char *text = getenv(name);
@@ -266,6 +268,23 @@ std::vector<uint32_t> order_blocks(uint64_t num_blocks, uint64_t seed) {
     return order;
 }
 
+cudaError_t run_blocks() {
+    block_state &b = g_block;
+    const uint64_t seed = simt_get_options()->seed;
+    const uint64_t num_blocks = static_cast<uint64_t>(b.grid.x) * b.grid.y * b.grid.z;
+
+    for (const uint32_t block_index : order_blocks(num_blocks, seed)) {
+        run_block(block_index);
+        if (b.has_failed) {
+            for (thread &which : b.threads) {
+                fiber_abandon(which.stack);
+            }
+            return cudaErrorLaunchFailure;
+        }
+    }
+    return cudaSuccess;
+}
+
 } // namespace
 
 cudaError_t run_grid(const void *kernel, const kernel_call &call, const launch_shape &shape) {
@@ -289,17 +308,13 @@ cudaError_t run_grid(const void *kernel, const kernel_call &call, const launch_s
     b.preempt_mask = options.preempt_log2 > 0 ? (1u << options.preempt_log2) - 1 : 0;
     prepare_arena(shape.shared_bytes);
     b.counts.num_grids++;
-    for (const uint32_t block_index : order_blocks(
-             static_cast<uint64_t>(shape.grid.x) * shape.grid.y * shape.grid.z, options.seed)) {
-        run_block(block_index);
-        if (b.has_failed) {
-            for (thread &which : b.threads) {
-                fiber_abandon(which.stack);
-            }
-            return cudaErrorLaunchFailure;
-        }
-    }
-    return cudaSuccess;
+    int64_t &num_loads = g_matrix_loads[kernel];
+    const uint64_t num_loads_before = b.counts.num_matrix_loads;
+    close_forbidden();
+    const cudaError_t error = run_blocks();
+    open_forbidden();
+    num_loads += static_cast<int64_t>(b.counts.num_matrix_loads - num_loads_before);
+    return error;
 }
 
 } // namespace simt
@@ -320,6 +335,12 @@ void simt_get_counts(simt_counts *counts) {
 
 void simt_reset_counts(void) {
     g_block.counts = simt_counts{};
+}
+
+int64_t simt_num_matrix_loads(const void *kernel) {
+    const auto found = simt::g_matrix_loads.find(kernel);
+
+    return found == simt::g_matrix_loads.end() ? -1 : found->second;
 }
 
 const char *simt_last_error(void) {

@@ -173,6 +173,13 @@ void set_in_flight(const char *address, size_t size, bool is_in_flight);
 void access(
     const void *address, size_t size, bool is_write, const void *program_counter, site where);
 
+/* ---- forbidden.cpp */
+
+/* While a grid runs, what a test has forbidden is closed to it. */
+void close_forbidden();
+void open_forbidden();
+bool is_forbidden(const char *address, size_t size);
+
 /* ---- runtime_memory.cpp */
 
 /* Say whether a kernel on the device may access these bytes. */

@@ -120,6 +120,11 @@ void check_global(
              is_write ? "write" : "read", size, static_cast<const void *>(address),
              describe_place(program_counter, where));
     }
+    if (is_forbidden(address, size)) {
+        fail(where, "%s of %zu bytes at %p, which is nobody's memory here, at %s",
+             is_write ? "write" : "read", size, static_cast<const void *>(address),
+             describe_place(program_counter, where));
+    }
     if (b.is_dependent && !b.current->has_waited_for_grid) {
         fail(where, "global memory is accessed before wait_for_previous_grid at %s",
              describe_place(program_counter, where));

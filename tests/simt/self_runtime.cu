@@ -102,6 +102,19 @@ bool touch_device_memory() {
     return *static_cast<volatile int *>(value.data) == 1;
 }
 
+/* Two ints are forbidden: the ones that the kernel uses, those behind them, or none any more. */
+template <int first, bool is_allowed_again> bool forbid_two_of_six() {
+    device_vector<int> value(std::vector<int>{4, 5, 6, 7, 8, 9});
+
+    simt_forbid(value.data + first, 2 * sizeof(int));
+    if (is_allowed_again) {
+        simt_allow_all();
+    }
+    simt::launch(add_to, one_warp, value.data, 2);
+    const std::vector<int> result = value.download();
+    return result[0] == 42 && result[2] == 6;
+}
+
 template <bool is_allowed> bool use_much_shared_memory() {
     device_vector<int> value(std::vector<int>{0});
     simt::launch_shape shape = one_warp;
@@ -193,6 +206,9 @@ std::vector<self_case> runtime_cases() {
         {"code loaded in a capture", capture_and_replay<false, false>, "inside a capture",
          "inside a capture", "inside a capture"},
         {"host reads device memory", touch_device_memory, "signal", "signal", poison},
+        {"forbidden memory", forbid_two_of_six<0, false>, "clean", "nobody's memory", poison},
+        {"beside forbidden memory", forbid_two_of_six<2, false>, "clean", "clean", "clean"},
+        {"no longer forbidden memory", forbid_two_of_six<0, true>, "clean", "clean", "clean"},
         {"much shared memory", use_much_shared_memory<true>, "clean", "clean", "clean"},
         {"much shared memory, not allowed", use_much_shared_memory<false>, "allow_shared_bytes",
          "allow_shared_bytes", "allow_shared_bytes"},

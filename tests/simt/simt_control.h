@@ -59,6 +59,18 @@ simt_device *simt_get_device(void);
 void simt_get_counts(simt_counts *counts);
 void simt_reset_counts(void);
 
+/* Keep kernels away from bytes inside of the device's memory: each access is an error in the hook
+ * build, and they are poisoned while a grid runs in the asan build. */
+void simt_forbid(const void *address, size_t size);
+void simt_allow_all(void);
+
+/* Matrix loads of all grids of this kernel so far, -1 where none has run. */
+int64_t simt_num_matrix_loads(const void *kernel);
+
+/* Print the names of the library's attention kernels that have not computed anything in this
+ * process; returns how many. For programs linked with the library (idle_kernels.cpp). */
+int simt_print_idle_kernels(void);
+
 /* The first error of any kernel or runtime call since simt_clear_error, "" if there was none. A
  * grid that fails makes the stream and each later call fail, as on a device. */
 const char *simt_last_error(void);
