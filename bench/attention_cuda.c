@@ -55,6 +55,7 @@ enum variant {
     CUBLAS,
     STAGE_LOADS,
     STAGE_SCORES,
+    OTHER_LAUNCH,
     NUM_VARIANTS
 };
 
@@ -68,58 +69,59 @@ static const char *const variant_names[NUM_VARIANTS] = {"device read",
                                                         "kernel, in cache",
                                                         "cuBLAS products, contiguous",
                                                         "loads",
-                                                        "loads, Q K'"};
-
-static bool start_variant(attention_cuda_shared *b,
-                          attention_cuda_batch *batch,
-                          enum variant variant,
-                          attention_table table) {
-    attention_setup *twin = &batch->twin;
-
-    switch (variant) {
-    case READ_SEQUENTIAL:
-        return attention_cuda_read(twin->pool, twin->kv_size, NULL) == 0;
-    case WALK_CONTIGUOUS:
-    case WALK_RANDOM:
-        return attention_cuda_walk(twin, table, NULL) == 0;
-    case CUBLAS:
-        return attention_cublas_run(b->cublas, twin, batch->scores, NULL);
-    case STAGE_LOADS:
-    case STAGE_SCORES:
-        return attention_cuda_stage_run(
-                   twin, table, variant == STAGE_LOADS ? CUDA_STAGE_LOADS : CUDA_STAGE_SCORES,
-                   NULL) == 0;
-    default:
-        return attention_setup_run(twin, b->cuda, table) == PKV_OK;
-    }
-}
-
-/* Milliseconds between two events around `variant`; negative where it failed. Writing other memory
- * first takes the batch out of the second-level cache, and keeps the device busy while the host
- * enqueues, so that between the events there is no time of the host. */
-static double time_variant(attention_cuda_shared *b,
-                           attention_cuda_batch *batch,
-                           enum variant variant,
-                           attention_table table) {
-    float milliseconds = 0.0f;
-    bool is_done = attention_cuda_is_good(cudaMemsetAsync(b->other, 0, b->other_size, NULL),
-                                          "cudaMemsetAsync") &&
-                   attention_cuda_is_good(cudaEventRecord(b->start, NULL), "cudaEventRecord") &&
-                   start_variant(b, batch, variant, table) &&
-                   attention_cuda_is_good(cudaEventRecord(b->stop, NULL), "cudaEventRecord") &&
-                   attention_cuda_is_good(cudaEventSynchronize(b->stop), variant_names[variant]) &&
-                   attention_cuda_is_good(cudaEventElapsedTime(&milliseconds, b->start, b->stop),
-                                          "elapsed time");
-
-    return is_done ? (double)milliseconds : -1.0;
-}
+                                                        "loads, Q K'",
+                                                        "the kernel, launched otherwise"};
 
 /* What is timed in turn: variants, each with a table, of one batch or of several. */
 struct entry {
     attention_cuda_batch *batch;
     enum variant variant;
     attention_table table;
+    attention_cuda_launch launch; /* of OTHER_LAUNCH */
 };
+
+static bool start_variant(attention_cuda_shared *b, const struct entry *entry) {
+    attention_setup *twin = &entry->batch->twin;
+    const attention_table table = entry->table;
+
+    switch (entry->variant) {
+    case READ_SEQUENTIAL:
+        return attention_cuda_read(twin->pool, twin->kv_size, NULL) == 0;
+    case WALK_CONTIGUOUS:
+    case WALK_RANDOM:
+        return attention_cuda_walk(twin, table, NULL) == 0;
+    case CUBLAS:
+        return attention_cublas_run(b->cublas, twin, entry->batch->scores, NULL);
+    case STAGE_LOADS:
+    case STAGE_SCORES:
+        return attention_cuda_stage_run(
+                   twin, table,
+                   entry->variant == STAGE_LOADS ? CUDA_STAGE_LOADS : CUDA_STAGE_SCORES, NULL) == 0;
+    case OTHER_LAUNCH:
+        return attention_cuda_variant_run(twin, table, entry->launch.num_stages,
+                                          entry->launch.num_blocks, NULL) == 0;
+    default:
+        return attention_setup_run(twin, b->cuda, table) == PKV_OK;
+    }
+}
+
+/* Milliseconds between two events around `entry`; negative where it failed. Writing other memory
+ * first takes the batch out of the second-level cache, and keeps the device busy while the host
+ * enqueues, so that between the events there is no time of the host. */
+static double time_variant(attention_cuda_shared *b, const struct entry *entry) {
+    float milliseconds = 0.0f;
+    bool is_done =
+        attention_cuda_is_good(cudaMemsetAsync(b->other, 0, b->other_size, NULL),
+                               "cudaMemsetAsync") &&
+        attention_cuda_is_good(cudaEventRecord(b->start, NULL), "cudaEventRecord") &&
+        start_variant(b, entry) &&
+        attention_cuda_is_good(cudaEventRecord(b->stop, NULL), "cudaEventRecord") &&
+        attention_cuda_is_good(cudaEventSynchronize(b->stop), variant_names[entry->variant]) &&
+        attention_cuda_is_good(cudaEventElapsedTime(&milliseconds, b->start, b->stop),
+                               "elapsed time");
+
+    return is_done ? (double)milliseconds : -1.0;
+}
 
 /* All entries in each round, the first of which warms up. */
 static bool time_entries(attention_cuda_shared *b,
@@ -128,7 +130,7 @@ static bool time_entries(attention_cuda_shared *b,
                          double times[][MAX_ROUNDS]) {
     for (int32_t round = -1; round < b->options->rounds; round++) {
         for (int i = 0; i < count; i++) {
-            double time = time_variant(b, entries[i].batch, entries[i].variant, entries[i].table);
+            double time = time_variant(b, &entries[i]);
 
             if (time < 0.0) {
                 return attention_cuda_complain(variant_names[entries[i].variant], "cannot be run");
@@ -247,10 +249,10 @@ static bool run_decode(attention_cuda_shared *b,
 
     /* Entry i is variant i, as report_decode wants it. */
     for (int v = 0; v <= KERNEL_ONE_BLOCK; v++) {
-        entries[count++] = (struct entry){&batch, (enum variant)v, tables[v]};
+        entries[count++] = (struct entry){&batch, (enum variant)v, tables[v], {0, 0}};
     }
     if (batch.scores != NULL) {
-        entries[count++] = (struct entry){&batch, CUBLAS, TABLE_CONTIGUOUS};
+        entries[count++] = (struct entry){&batch, CUBLAS, TABLE_CONTIGUOUS, {0, 0}};
     }
     is_right = is_right && time_entries(b, entries, count, times);
     if (is_right) {
@@ -327,7 +329,7 @@ static bool run_chunks(attention_cuda_shared *b,
     bool is_right = attention_cuda_open(b, &batch, &c, name);
     /* One after the other: a batch has one plan. */
     for (size_t i = 0; i < sizeof chunks / sizeof chunks[0] && is_right; i++) {
-        const struct entry entry = {&batch, KERNEL_RANDOM, TABLE_RANDOM};
+        const struct entry entry = {&batch, KERNEL_RANDOM, TABLE_RANDOM, {0, 0}};
         char label[128];
 
         is_right = attention_cuda_replan(&batch, chunks[i]) && time_entries(b, &entry, 1, times);
@@ -362,7 +364,7 @@ static bool run_block_sizes(attention_cuda_shared *b, bench_table *table) {
             decode_config(b, PKV_DTYPE_BFLOAT16, PKV_DTYPE_BFLOAT16, 16, 8192);
 
         c.block_size = sizes[i];
-        entries[i] = (struct entry){&batches[i], KERNEL_RANDOM, TABLE_RANDOM};
+        entries[i] = (struct entry){&batches[i], KERNEL_RANDOM, TABLE_RANDOM, {0, 0}};
         is_right = attention_cuda_open(b, &batches[i], &c, "block sizes");
     }
     is_right = is_right && time_entries(b, entries, NUM_SIZES, times);
@@ -382,7 +384,37 @@ static bool run_block_sizes(attention_cuda_shared *b, bench_table *table) {
     return is_right;
 }
 
-/* ---- Stages: loads only, with Q K', the whole */
+/* ---- Stages: loads only, with Q K', the whole, and that with other launches */
+
+/* The library's launch beside each other one that fits. */
+static bool run_launches(attention_cuda_shared *b,
+                         bench_table *table,
+                         attention_cuda_batch *batch,
+                         const char *name) {
+    static double times[1 + ATTENTION_CUDA_MOST_LAUNCHES][MAX_ROUNDS];
+    attention_cuda_launch launches[ATTENTION_CUDA_MOST_LAUNCHES];
+    struct entry entries[1 + ATTENTION_CUDA_MOST_LAUNCHES] = {
+        {batch, KERNEL_RANDOM, TABLE_RANDOM, {0, 0}}};
+    const int count = attention_cuda_find_launches(b, batch, name, launches);
+
+    for (int i = 0; i < count; i++) {
+        entries[1 + i] = (struct entry){batch, OTHER_LAUNCH, TABLE_RANDOM, launches[i]};
+    }
+    if (count <= 0 || !time_entries(b, entries, 1 + count, times)) {
+        return false;
+    }
+    for (int i = 1; i <= count; i++) {
+        char label[160];
+
+        (void)snprintf(label, sizeof label, "%s, random, %d stages, %d blocks a multiprocessor",
+                       name, (int)entries[i].launch.num_stages, (int)entries[i].launch.num_blocks);
+        emit(b, table, label, "rate", "GB/s",
+             rate_of(batch->host.kv_size, times[i], b->options->rounds), NULL, NAN);
+        emit(b, table, label, "time", "ratio",
+             bench_median_ratio(times[i], times[0], b->options->rounds), "the library's launch", 1);
+    }
+    return true;
+}
 
 static bool run_stages(attention_cuda_shared *b, bench_table *table, int32_t num_requests) {
     enum { NUM_TABLES_TIMED = 3, NUM_STAGES = 3, COUNT = NUM_TABLES_TIMED * NUM_STAGES };
@@ -404,7 +436,7 @@ static bool run_stages(attention_cuda_shared *b, bench_table *table, int32_t num
     }
     bool is_right = attention_cuda_open(b, &batch, &c, name);
     for (int i = 0; i < COUNT; i++) {
-        entries[i] = (struct entry){&batch, stages[i % NUM_STAGES], orders[i / NUM_STAGES]};
+        entries[i] = (struct entry){&batch, stages[i % NUM_STAGES], orders[i / NUM_STAGES], {0, 0}};
     }
     is_right = is_right && time_entries(b, entries, COUNT, times);
     for (int i = 0; i < COUNT && is_right; i++) {
@@ -419,6 +451,7 @@ static bool run_stages(attention_cuda_shared *b, bench_table *table, int32_t num
         emit(b, table, label, "time", "ratio",
              bench_median_ratio(times[i], whole, b->options->rounds), "the whole", 1);
     }
+    is_right = is_right && run_launches(b, table, &batch, name);
     attention_cuda_close(&batch);
     return is_right;
 }
@@ -435,9 +468,9 @@ static bool run_prefill(attention_cuda_shared *b,
     const int32_t rounds = b->options->rounds;
     attention_cuda_batch batch;
     bool is_right = attention_cuda_open(b, &batch, c, name);
-    const struct entry entries[] = {{&batch, KERNEL_RANDOM, TABLE_RANDOM},
-                                    {&batch, KERNEL_CONTIGUOUS, TABLE_CONTIGUOUS},
-                                    {&batch, CUBLAS, TABLE_CONTIGUOUS}};
+    const struct entry entries[] = {{&batch, KERNEL_RANDOM, TABLE_RANDOM, {0, 0}},
+                                    {&batch, KERNEL_CONTIGUOUS, TABLE_CONTIGUOUS, {0, 0}},
+                                    {&batch, CUBLAS, TABLE_CONTIGUOUS, {0, 0}}};
     const int count = batch.scores == NULL ? 2 : 3;
 
     is_right = is_right && time_entries(b, entries, count, times);

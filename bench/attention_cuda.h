@@ -49,6 +49,19 @@ int attention_cuda_stage_run(const attention_setup *setup,
                              attention_cuda_stage stage,
                              struct CUstream_st *stream);
 
+/* The whole decode kernel on FLOAT16 of head size 128, with so many tiles under way in a block and so
+ * many blocks on a multiprocessor instead of what the library takes; and the merge. Its numbers are
+ * the same. */
+#define ATTENTION_CUDA_LEAST_STAGES 2
+#define ATTENTION_CUDA_MOST_STAGES 4
+#define ATTENTION_CUDA_MOST_BLOCKS 4
+#define ATTENTION_CUDA_NO_ROOM (-1) /* shared memory does not hold that; nothing was launched */
+int attention_cuda_variant_run(const attention_setup *setup,
+                               attention_table table,
+                               int32_t num_stages,
+                               int32_t num_blocks,
+                               struct CUstream_st *stream);
+
 #ifdef __cplusplus
 }
 #endif

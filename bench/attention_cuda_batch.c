@@ -173,4 +173,42 @@ bool attention_cuda_open(attention_cuda_shared *b,
             config->kv_dtype != config->query_dtype ||
             copy_up(&batch->scores, NULL, attention_cublas_scores_size(&batch->twin)));
 }
+
+int attention_cuda_find_launches(attention_cuda_shared *b,
+                                 attention_cuda_batch *batch,
+                                 const char *name,
+                                 attention_cuda_launch *out) {
+    attention_setup *twin = &batch->twin;
+    const size_t size = output_size(&batch->host.config);
+    unsigned char *usual = malloc(size), *other = malloc(size);
+    int count = 0;
+    bool is_right =
+        usual != NULL && other != NULL &&
+        attention_setup_run(twin, b->cuda, TABLE_RANDOM) == PKV_OK &&
+        attention_cuda_is_good(cudaMemcpy(usual, twin->output, size, cudaMemcpyDeviceToHost), name);
+
+    for (int i = 0; i < ATTENTION_CUDA_MOST_LAUNCHES && is_right; i++) {
+        const attention_cuda_launch launch = {ATTENTION_CUDA_LEAST_STAGES +
+                                                  i / ATTENTION_CUDA_MOST_BLOCKS,
+                                              1 + i % ATTENTION_CUDA_MOST_BLOCKS};
+
+        /* What the library wrote must not stand there still. */
+        is_right = attention_cuda_is_good(cudaMemset(twin->output, 0xff, size), "cudaMemset");
+        int error = is_right ? attention_cuda_variant_run(twin, TABLE_RANDOM, launch.num_stages,
+                                                          launch.num_blocks, NULL)
+                             : ATTENTION_CUDA_NO_ROOM;
+        if (error == ATTENTION_CUDA_NO_ROOM) {
+            continue;
+        }
+        is_right = attention_cuda_is_good((cudaError_t)error, name) &&
+                   attention_cuda_is_good(
+                       cudaMemcpy(other, twin->output, size, cudaMemcpyDeviceToHost), name) &&
+                   (memcmp(usual, other, size) == 0 ||
+                    attention_cuda_complain(name, "another launch gives other numbers"));
+        out[count++] = launch;
+    }
+    free(usual);
+    free(other);
+    return is_right ? count : -1;
+}
 #endif

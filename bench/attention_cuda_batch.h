@@ -40,6 +40,21 @@ void attention_cuda_close(attention_cuda_batch *batch);
 /* Give the twin a plan of its own, of another chunk size; the old one has gone. */
 bool attention_cuda_replan(attention_cuda_batch *batch, int32_t chunk_size);
 
+/* A launch of attention_cuda_variant_run. */
+typedef struct attention_cuda_launch {
+    int32_t num_stages, num_blocks;
+} attention_cuda_launch;
+
+#define ATTENTION_CUDA_MOST_LAUNCHES                                                               \
+    ((ATTENTION_CUDA_MOST_STAGES - ATTENTION_CUDA_LEAST_STAGES + 1) * ATTENTION_CUDA_MOST_BLOCKS)
+
+/* Find the launches that fit on this device; each must give the bytes that the library's gives.
+ * Returns how many there are; -1 where one does not, or a call failed. */
+int attention_cuda_find_launches(attention_cuda_shared *b,
+                                 attention_cuda_batch *batch,
+                                 const char *name,
+                                 attention_cuda_launch *out);
+
 /* Say on stderr what went wrong. Returns false. */
 bool attention_cuda_complain(const char *name, const char *what);
 bool attention_cuda_is_good(cudaError_t error, const char *what);

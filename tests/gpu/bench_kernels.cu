@@ -2,11 +2,13 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* The kernels that bench_attention holds the library's against (bench/attention_cuda.h): a plain
- * reader of memory, a reader of the same slabs in the same order, and the decode kernel of which
- * only the loads, or the loads and Q K', are left.
+ * reader of memory, a reader of the same slabs in the same order, the decode kernel of which only the
+ * loads, or the loads and Q K', are left, and the whole of it with other launches.
  *
- * The one idea: the last two stand on the library's own pipeline (kernels/cuda/pipe.cuh) and walk
- * the same plan, so that the differences between them are what each stage costs. */
+ * The one idea: the stages stand on the library's own pipeline (kernels/cuda/pipe.cuh) and walk the
+ * same plan, so that the differences between them are what each stage costs. */
+#include <cmath>
+
 #include "bench/attention_cuda.h"
 #include "kernels/cuda/attend.cuh"
 
@@ -270,4 +272,49 @@ int attention_cuda_stage_run(const attention_setup *setup,
     const simt::launch_shape shape = {dim3(num_blocks), dim3(stage_traits::num_threads), bytes,
                                       stream, false};
     return error == cudaSuccess ? simt::launch(kernel, shape, p) : error;
+}
+
+int attention_cuda_variant_run(const attention_setup *setup,
+                               attention_table table,
+                               int32_t num_stages,
+                               int32_t num_blocks,
+                               struct CUstream_st *stream) {
+    const pkvi::attention_instance *instance =
+        pkvi::find_attention_instance(PKV_DTYPE_FLOAT16, PKV_DTYPE_FLOAT16, 128, 128, 16);
+    int count = 0, block_shared = 0, multiprocessor_shared = 0;
+    pkvi::attention_parameters p;
+    cudaError_t error = count_multiprocessors(&count, &block_shared, &multiprocessor_shared);
+
+    if (error != cudaSuccess || instance == nullptr || setup->config.head_size != 128 ||
+        setup->config.query_dtype != PKV_DTYPE_FLOAT16 ||
+        setup->config.kv_dtype != PKV_DTYPE_FLOAT16) {
+        return error != cudaSuccess ? error : cudaErrorInvalidValue;
+    }
+    fill_parameters(setup, table, &p);
+    p.output = static_cast<unsigned char *>(setup->output);
+    p.output_stride[0] = p.query_stride[0];
+    p.output_stride[1] = p.query_stride[1];
+    p.softmax_scale = static_cast<float>(1.0 / sqrt(static_cast<double>(p.head_size)));
+    const size_t usual = pkvi::size_attention_shared(instance, static_cast<size_t>(block_shared),
+                                                     static_cast<size_t>(multiprocessor_shared),
+                                                     &p.num_stages, &p.num_query_slots);
+    p.num_stages = p.num_query_slots =
+        num_stages; /* in a small tile a query goes with each stage */
+    const size_t bytes =
+        static_cast<size_t>(num_stages) * (instance->stage_bytes + instance->query_slot_bytes) +
+        instance->other_bytes;
+    if (bytes > static_cast<size_t>(block_shared) ||
+        static_cast<size_t>(num_blocks) * (bytes + 1024) >
+            static_cast<size_t>(multiprocessor_shared)) {
+        return ATTENTION_CUDA_NO_ROOM;
+    }
+    /* The library's own launches go on. */
+    error = simt::allow_shared_bytes(instance->kernel, bytes > usual ? bytes : usual);
+    const simt::launch_shape shape = {
+        dim3(static_cast<unsigned>(num_blocks) * static_cast<unsigned>(count)),
+        dim3(static_cast<unsigned>(instance->num_threads)), bytes, stream, false};
+    if (error == cudaSuccess) {
+        error = simt::launch(instance->kernel, shape, p);
+    }
+    return error == cudaSuccess ? pkvi::launch_merge(p, stream) : error;
 }
