@@ -140,12 +140,12 @@ list_skipped() {
              cases["all @ " device] = device ": " why_not
              num_cases++
          }
-         /^Test Passed\./ && is_skipped[name] { print name "\t" why }
+         /^Test (Passed\.|Pass Reason:)/ && is_skipped[name] { print name "\t" why }
          /^Test Passed\./ && num_cases > 0 {
              for (case_name in cases)
                  print name ": " case_name "\t" cases[case_name]
          }
-         /^Test (Passed|Failed)/ { split("", cases) }' "$1" "$2"
+         /^Test (Pass|Fail)/ { split("", cases) }' "$1" "$2"
 }
 
 # ---- Building and running one build folder
