@@ -4,7 +4,7 @@
 /* bench_sharing: blocks that fork and copy-on-write save for parallel sampling and beam search,
  * beside requests of their own that share full blocks through the prefix cache (how vLLM V1 does
  * it); what a fork and a copy cost in the manager; and the prompt tokens of generated chats that
- * hits save which go on into a block (sharing_chat.c).
+ * hits save which go on into a block (chat_hits.c).
  *
  * Method: each prompt of a length table is continued by n sequences to the table's output length.
  * After each step the blocks in use and the columns of all tables are counted; the share saved is
@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "chat_hits.h"
 #include "options.h"
 #include "plot.h"
 #include "report.h"
-#include "sharing_chat.h"
 #include "sharing_run.h"
 
 #define BENCH "sharing"
@@ -144,8 +144,8 @@ static double percent_of(int64_t part, int64_t whole) {
 
 /* One block size: hits of whole blocks, hits that go on, and what no end of a block would lose. */
 static void report_chats(int32_t block_size,
-                         const sharing_chat_result *whole,
-                         const sharing_chat_result *partial,
+                         const chat_hits *whole,
+                         const chat_hits *partial,
                          int64_t most,
                          bench_table *table,
                          FILE *csv) {
@@ -177,16 +177,19 @@ static void report_chats(int32_t block_size,
 }
 
 static bool run_block_sizes(const chat_workload *chats, bench_table *table, FILE *csv) {
-    sharing_chat_result most;
-    sharing_chat_result whole;
-    sharing_chat_result partial;
+    chat_hits most;
+    chat_hits whole;
+    chat_hits partial;
+    char error[CHAT_HITS_MAX_ERROR];
 
-    if (!sharing_chat_run(chats, 1, 0, &most)) {
+    if (!chat_hits_count(chats, 1, 0, &most, error)) {
+        (void)fprintf(stderr, "bench_sharing: chats: %s\n", error);
         return false;
     }
     for (int i = 0; i < NUM_BLOCK_SIZES; i++) {
-        if (!sharing_chat_run(chats, block_sizes[i], 0, &whole) ||
-            !sharing_chat_run(chats, block_sizes[i], options.min_partial, &partial)) {
+        if (!chat_hits_count(chats, block_sizes[i], 0, &whole, error) ||
+            !chat_hits_count(chats, block_sizes[i], options.min_partial, &partial, error)) {
+            (void)fprintf(stderr, "bench_sharing: chats: %s\n", error);
             return false;
         }
         report_chats(block_sizes[i], &whole, &partial, most.num_hit_tokens, table, csv);

@@ -8,10 +8,9 @@
 #ifndef PKV_BENCH_FRAGMENTATION_GRANULARITY_H
 #define PKV_BENCH_FRAGMENTATION_GRANULARITY_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "chat_hits.h"
 
-#define GRANULARITY_MAX_ERROR 512
+#define GRANULARITY_MAX_ERROR CHAT_HITS_MAX_ERROR
 
 typedef struct granularity_result {
     int32_t block_size;
