@@ -175,7 +175,8 @@ run_others() {
 }
 
 # Attention once more on all processors, each case beside the reader, or the peak, on as many; its
-# cases have names of their own. Fewer rounds: the whole is to end within ten minutes on two of them.
+# cases have names of their own. Fewer rounds: the whole is to end within ten minutes on two
+# processors.
 run_attention_threads() {
     num_threads=$(nproc 2>/dev/null || echo 1)
     [ "$num_threads" -le 256 ] || num_threads=256 # PKV_MAX_CPU_THREADS

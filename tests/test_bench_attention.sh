@@ -3,8 +3,8 @@
 # SPDX-FileCopyrightText: the libpagedkv authors
 
 # Which cases bench_attention measures for which options, in its smallest sizes and one round: that
-# it leaves nothing out and that everything has a name of its own. It checks the numbers that it times
-# by itself; the figures are not looked at.
+# it leaves nothing out and that everything has a name of its own. It checks by itself the numbers
+# that it times; the figures are not looked at.
 set -u
 LC_ALL=C
 export LC_ALL
@@ -58,7 +58,8 @@ run all
 cmp -s "$scratch/all.names" "$scratch/wanted" || fail "no option is not what both of them are"
 if grep -qw avx2 /proc/cpuinfo 2>/dev/null; then
     run stages --stage all
-    [ "$(wc -l <"$scratch/stages.names")" -eq 60 ] || fail "not five stages of two dtypes by three tables"
+    [ "$(wc -l <"$scratch/stages.names")" -eq 60 ] ||
+        fail "not two lines of five stages of two dtypes by three tables"
 fi
 
 echo "$(wc -l <"$scratch/all.names") lines, $num_failed failures"

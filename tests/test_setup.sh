@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: the libpagedkv authors
 
-# tests/support/setup.sh on machines that lack one thing or another: what it asks the package manager
-# for, and that the last lines of tests/run.sh tell why there is nothing of CUDA. The machine is a
-# folder of programs that is the whole PATH: the tools of every system, and fakes of the others.
+# tests/support/setup.sh on machines that lack one thing or another: what it asks the package
+# manager for, and that the last lines of tests/run.sh tell why there is nothing of CUDA. The
+# machine is a folder of programs that is the whole PATH: the tools of every system, and fakes of
+# the others.
 set -u
 LC_ALL=C
 export LC_ALL
@@ -17,7 +18,7 @@ scratch=$(mktemp -d) || exit 2
 trap 'rm -rf "$scratch"' EXIT
 num_failed=0
 num_checked=0
-tools="awk cat cp cut date dirname env grep head ln ls mkdir nproc rm sed sh sleep sort tail tr uname"
+tools="awk cat cp cut date dirname env grep head ln ls mkdir nproc rm sed sh sleep sort tail tr"
 
 # Print a program: $1, as a script of sh.
 script() {
@@ -30,7 +31,7 @@ make_machine() {
     rm -rf "$scratch/machine"
     mkdir -p "$scratch/machine/bin" "$scratch/machine/has" "$scratch/machine/tree/tests/support"
     machine=$scratch/machine
-    for tool in $tools; do
+    for tool in $tools uname; do
         ln -s "$(command -v "$tool")" "$machine/bin/$tool"
     done
     for tool in cmake g++ pkg-config ninja; do
