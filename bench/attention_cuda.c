@@ -14,7 +14,6 @@
 #ifdef PKV_BENCH_CUDA
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cuda_runtime_api.h>

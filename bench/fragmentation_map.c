@@ -12,7 +12,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define MAP_NUM_BLOCKS 256
 #define MAP_FIRST_STEP 1000

@@ -4,7 +4,6 @@
 /* The curves of bench_manager; see manager_curves.h. */
 #include "manager_curves.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "manager_cases.h"
