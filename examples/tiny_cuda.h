@@ -152,7 +152,6 @@ static bool update_plan(struct inputs *in, bool is_first) {
     return true;
 }
 
-/* A device, a plan for decode steps, and the memory. Without a GPU the program ends here. */
 /* A device that the library cannot use is an error, and none at all a reason not to run. */
 static int has_device(void) {
     int num_devices = 0, driver_version = 0;
@@ -162,6 +161,8 @@ static int has_device(void) {
     return error == cudaSuccess ? num_devices > 0
                                 : error != cudaErrorNoDevice && driver_version > 0;
 }
+
+/* A device, a plan for decode steps, and the memory. Without a GPU the program ends here. */
 static void start(void) {
     const pkv_cuda_config config = {.struct_size = sizeof config, .log = say};
     pkv_plan_config plan_config = {.struct_size = sizeof plan_config,
