@@ -112,15 +112,19 @@ function print_lines(k, id) {
 }
 
 # ... with a case a row.
-function print_rows(n, i, k, id) {
+function print_rows(n, i, k, id, width) {
+    width = 44
+    for (i = 1; i <= n; i++)
+        if (length(case_of[members[i]]) > width)
+            width = length(case_of[members[i]])
     id = members[1]
-    printf "\n  %-44s", ""
+    printf "\n  %-*s", width, ""
     for (k = 1; k <= num_metrics[id]; k++)
         printf " %*s", width_of(id, k), metric_of[id, k] ", " unit_of[id, k]
     printf "\n"
     for (i = 1; i <= n; i++) {
         id = members[i]
-        printf "  %-44.44s", case_of[id]
+        printf "  %-*s", width, case_of[id]
         for (k = 1; k <= num_metrics[id]; k++)
             printf " %*s", width_of(members[1], k), readable(value_of[id, k])
         for (k = 1; k <= num_metrics[id]; k++)
