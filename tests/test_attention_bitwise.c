@@ -349,6 +349,30 @@ static void one_block(const struct test_device *device, const void *context) {
     attention_run_destroy(&alone);
 }
 
+/* Seven heads, of which a device may take several through a block together: with small blocks, and
+ * with such large ones that it has no reason to. Rows of one head, of two, of eight. */
+static void heads_together(const struct test_device *device, const void *context) {
+    static const int32_t group_sizes[] = {1, 2, 8};
+
+    (void)context;
+    for (int v = 0; v < NUM_VARIANTS; v++) {
+        for (size_t i = 0; i < sizeof group_sizes / sizeof group_sizes[0]; i++) {
+            struct attention_case c = variant_of(v);
+            struct attention_run small, large;
+
+            c.num_kv_heads = 7;
+            c.num_query_heads = 7 * group_sizes[i];
+            c.block_size = 8;
+            execute(&small, &c, device);
+            c.block_size = 256;
+            execute(&large, &c, device);
+            expect_same(&small, &large);
+            attention_run_destroy(&small);
+            attention_run_destroy(&large);
+        }
+    }
+}
+
 /* The same block in two sequences, and twice in one. */
 static void shared_blocks(const struct test_device *device, const void *context) {
     struct attention_case c = {.num_query_heads = 4,
@@ -421,6 +445,7 @@ int main(void) {
         {"a pool of one block", one_block, NULL},
         {"shared and repeated blocks", shared_blocks, NULL},
         {"columns behind the window", columns_behind_the_window, NULL},
+        {"heads together and alone", heads_together, NULL},
     };
     struct test_device devices[TEST_MAX_DEVICES];
     int num_devices = test_devices_open(devices, 2);

@@ -15,12 +15,22 @@
 #define LOG2_E 1.44269504088896340736f
 #define LN_2 0.69314718055994530942
 
+/* Heads go through the steps of a decode together where their parts of a block lie one behind the
+ * other and are no longer than a page: longer ones are read ahead well enough by themselves. Their query rows and accumulators
+ * fill no more than about half of a first-level cache of 32 KiB. */
+#define LONGEST_PART 4096
+#define TOGETHER_BYTES 16384
+
+/* Items for each thread, at least, before heads go together: the last ones to end wait less. */
+#define ITEMS_PER_THREAD 4
+
 /* One call: what each item needs. */
 struct job {
     struct pkvi_cpu_device *device;
     const struct pkvi_attention *op;
     const struct pkvi_plan_header *header;
     bool has_second_scale;
+    int32_t heads_per_item;
 };
 
 static int64_t smaller(int64_t a, int64_t b) {
@@ -31,8 +41,12 @@ static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
+static int32_t divide_up(int32_t value, int32_t step) {
+    return (value + step - 1) / step;
+}
+
 static int32_t round_up(int32_t value, int32_t step) {
-    return (value + step - 1) / step * step;
+    return divide_up(value, step) * step;
 }
 
 /* A scale that is the same for all tokens, and the unit in which the kernels read e4m3. */
@@ -99,7 +113,7 @@ static void load_query(const struct job *job,
                        struct packed_row packed) {
     const pkv_tensor *query = &job->op->args.query;
     int32_t head_size = job->op->cache.head_size;
-    float *target = tile->scratch->query + (int64_t)index * tile->query_pitch;
+    float *target = tile->query + (int64_t)index * tile->query_pitch;
     int64_t element = packed.token * query->stride[0] + packed.query_head * query->stride[1];
     float scale =
         job->op->args.softmax_scale *
@@ -131,8 +145,6 @@ static void set_up_tile(const struct job *job,
 
     tile->op = op;
     tile->table = op->args.block_table + request->table_row * op->args.block_table_stride;
-    tile->query_pitch = round_up(op->cache.head_size, 16);
-    tile->accumulator_pitch = round_up(op->cache.v_head_size, 32);
     tile->second_scale = job->has_second_scale ? LOG2_E : 1.0f;
     tile->tree_start = seq_len - request->num_queries;
     tile->max_low = 0;
@@ -201,47 +213,113 @@ static float *partial_record(const struct job *job, int64_t partial_row, int32_t
            (partial_row * cache->num_kv_heads + head) * pkvi_partial_floats(cache->v_head_size);
 }
 
-static void run_item(void *context, int32_t index, int32_t worker) {
-    const struct job *job = context;
-    const struct pkvi_attention *op = job->op;
-    const struct pkvi_work_item *item =
-        &pkvi_plan_items(job->header)[index / op->cache.num_kv_heads];
+/* Rows of a tile that has been through a kernel, to the output or to the workspace. */
+static void store_tile(const struct job *job,
+                       const struct pkvi_work_item *item,
+                       const struct pkvi_cpu_tile *tile,
+                       int64_t num_rows,
+                       int64_t first_row) {
     const struct pkvi_plan_request *request = &pkvi_plan_requests(job->header)[item->request];
-    int64_t num_rows = (int64_t)request->num_queries * op->group_size;
-    int64_t first_row = (int64_t)item->row_tile * pkvi_tile_rows(num_rows);
-    int64_t chunk_size = job->header->chunk_size;
-    int32_t v_head_size = op->cache.v_head_size;
-    struct pkvi_cpu_scratch *scratch = &job->device->scratch[worker];
-    struct pkvi_cpu_tile tile;
+    int32_t v_head_size = job->op->cache.v_head_size;
 
-    tile.scratch = scratch;
-    tile.head = index % op->cache.num_kv_heads;
-    tile.num_rows = (int32_t)smaller(pkvi_tile_rows(num_rows), num_rows - first_row);
-    tile.first_key = item->chunk == PKVI_ALL_CHUNKS ? 0 : item->chunk * chunk_size;
-    tile.end_key = item->chunk == PKVI_ALL_CHUNKS ? INT64_MAX : tile.first_key + chunk_size;
-    set_up_tile(job, &tile, request, op->args.seq_lens[item->request], first_row);
-    if (tile.num_rows <= job->device->kernels->max_few_rows) {
-        job->device->kernels->attend_few(&tile);
-    } else {
-        job->device->kernels->attend_many(&tile);
-    }
-    for (int32_t i = 0; i < tile.num_rows; i++) {
-        const float *accumulator = scratch->accumulator + (int64_t)i * tile.accumulator_pitch;
+    for (int32_t i = 0; i < tile->num_rows; i++) {
+        const float *accumulator = tile->accumulator + (int64_t)i * tile->accumulator_pitch;
 
         if (request->end_chunk - request->first_chunk <= 1) {
-            finish_row(job, unpack(job, request, tile.head, first_row + i), tile.head, accumulator,
-                       scratch->maximum[i], scratch->sum[i], scratch->query);
+            finish_row(job, unpack(job, request, tile->head, first_row + i), tile->head,
+                       accumulator, tile->maximum[i], tile->sum[i], tile->query);
             continue;
         }
         float *record =
             partial_record(job,
                            request->first_partial_row +
                                (item->chunk - request->first_chunk) * num_rows + first_row + i,
-                           tile.head);
+                           tile->head);
         memcpy(record, accumulator, (size_t)v_head_size * sizeof(float));
-        record[v_head_size] = scratch->maximum[i];
-        record[v_head_size + 1] = scratch->sum[i];
+        record[v_head_size] = tile->maximum[i];
+        record[v_head_size + 1] = tile->sum[i];
     }
+}
+
+/* Give the tile its part of a scratch: that of the tile at `index` of those that go together. */
+static void place_tile(const struct job *job,
+                       struct pkvi_cpu_tile *tile,
+                       struct pkvi_cpu_scratch *scratch,
+                       int32_t index) {
+    int32_t row = index * PKVI_CPU_FEW_ROWS;
+
+    tile->query_pitch = round_up(job->op->cache.head_size, 16);
+    tile->accumulator_pitch = round_up(job->op->cache.v_head_size, 32);
+    tile->scratch = scratch;
+    tile->query = scratch->query + (int64_t)row * tile->query_pitch;
+    tile->packed_query = scratch->packed_query + (int64_t)row * PKVI_CPU_MAX_PITCH;
+    tile->accumulator = scratch->accumulator + (int64_t)row * tile->accumulator_pitch;
+    tile->maximum = scratch->maximum + row;
+    tile->sum = scratch->sum + row;
+}
+
+/* One work item of the plan, for heads_per_item of the kv heads or what is left of them. */
+static void run_item(void *context, int32_t index, int32_t worker) {
+    const struct job *job = context;
+    const struct pkvi_attention *op = job->op;
+    int32_t num_kv_heads = op->cache.num_kv_heads;
+    int32_t num_sets = divide_up(num_kv_heads, job->heads_per_item);
+    const struct pkvi_work_item *item = &pkvi_plan_items(job->header)[index / num_sets];
+    const struct pkvi_plan_request *request = &pkvi_plan_requests(job->header)[item->request];
+    int64_t num_rows = (int64_t)request->num_queries * op->group_size;
+    int64_t first_row = (int64_t)item->row_tile * pkvi_tile_rows(num_rows);
+    int64_t chunk_size = job->header->chunk_size;
+    int32_t head = index % num_sets * job->heads_per_item;
+    int32_t end_head = (int32_t)smaller(head + job->heads_per_item, num_kv_heads);
+    int32_t tile_rows = (int32_t)smaller(pkvi_tile_rows(num_rows), num_rows - first_row);
+    bool is_few = tile_rows <= job->device->kernels->max_few_rows;
+    struct pkvi_cpu_tile tiles[PKVI_CPU_MAX_TILES];
+    int32_t num_tiles = 0;
+
+    for (; head < end_head; head++) {
+        struct pkvi_cpu_tile *tile = &tiles[num_tiles];
+
+        place_tile(job, tile, &job->device->scratch[worker], num_tiles);
+        tile->head = head;
+        tile->num_rows = tile_rows;
+        tile->first_key = item->chunk == PKVI_ALL_CHUNKS ? 0 : item->chunk * chunk_size;
+        tile->end_key = item->chunk == PKVI_ALL_CHUNKS ? INT64_MAX : tile->first_key + chunk_size;
+        set_up_tile(job, tile, request, op->args.seq_lens[item->request], first_row);
+        if (is_few) {
+            num_tiles++;
+            continue;
+        }
+        job->device->kernels->attend_many(tile);
+        store_tile(job, item, tile, num_rows, first_row);
+    }
+    if (num_tiles > 0) {
+        job->device->kernels->attend_few(tiles, num_tiles);
+    }
+    for (int32_t i = 0; i < num_tiles; i++) {
+        store_tile(job, item, &tiles[i], num_rows, first_row);
+    }
+}
+
+/* Kv heads of an item. Which go together changes no result, so threads may have a say in it. */
+static int32_t count_heads_per_item(const struct job *job) {
+    const struct pkvi_cache_shape *cache = &job->op->cache;
+    const pkv_tensor *k_cache = &job->op->args.k_cache;
+    int64_t num_tokens = k_cache->stride[2] == cache->head_size ? cache->block_size : 1;
+    int64_t part = num_tokens * cache->head_size;
+    bool is_short = k_cache->stride[1] == part &&
+                    part * (int64_t)pkv_dtype_size(k_cache->dtype) <= LONGEST_PART;
+    int64_t num_bytes = (int64_t)job->op->group_size * (cache->head_size + cache->v_head_size) *
+                        (int64_t)sizeof(float);
+    int64_t num_heads = smaller(PKVI_CPU_MAX_TILES, TOGETHER_BYTES / num_bytes);
+    int64_t num_wanted = (int64_t)job->device->num_threads * ITEMS_PER_THREAD;
+
+    num_heads = larger(1, smaller(num_heads, is_short ? cache->num_kv_heads : 1));
+    while (num_heads > 1 && job->device->num_threads > 1 &&
+           (int64_t)job->header->num_items * divide_up(cache->num_kv_heads, (int32_t)num_heads) <
+               num_wanted) {
+        num_heads /= 2;
+    }
+    return (int32_t)num_heads;
 }
 
 /* ---- Merging the parts of split requests */
@@ -305,7 +383,10 @@ void pkvi_cpu_attention(struct pkvi_cpu_device *device, const struct pkvi_attent
         .has_second_scale = op->args.softcap > 0.0f || op->args.alibi_slopes != NULL,
     };
 
-    pkvi_cpu_parallel_for(device, job.header->num_items * op->cache.num_kv_heads, run_item, &job);
+    job.heads_per_item = count_heads_per_item(&job);
+    pkvi_cpu_parallel_for(
+        device, job.header->num_items * divide_up(op->cache.num_kv_heads, job.heads_per_item),
+        run_item, &job);
     if (job.header->num_split_requests > 0) {
         pkvi_cpu_parallel_for(device, job.header->num_requests * op->cache.num_kv_heads, merge_item,
                               &job);

@@ -32,7 +32,7 @@ INLINE uint32_t pair_query(const struct pkvi_cpu_tile *tile, int32_t row, int32_
     if (row >= tile->num_rows || d >= tile->op->cache.head_size) {
         return 0;
     }
-    return pkvi_cpu_to_bfloat16(tile->scratch->query[(int64_t)row * tile->query_pitch + d] / scale);
+    return pkvi_cpu_to_bfloat16(tile->query[(int64_t)row * tile->query_pitch + d] / scale);
 }
 
 /* sum += a . b, pair by pair. */
@@ -54,7 +54,7 @@ INLINE vector pair_float(__m512i high) {
 
 /* Rows of bfloat16, zeros behind head_size and behind the last row. Returns their pitch. */
 INLINE int64_t few_pack_pairs(const struct pkvi_cpu_tile *tile, const int num_rows) {
-    uint16_t *packed = (uint16_t *)(void *)tile->scratch->packed_query;
+    uint16_t *packed = (uint16_t *)(void *)tile->packed_query;
     int32_t pitch = (tile->op->cache.head_size + PAIR_WIDTH - 1) / PAIR_WIDTH * PAIR_WIDTH;
     float scale = pair_query_scale(tile);
 
@@ -72,7 +72,7 @@ INLINE void few_pair_scores(const struct pkvi_cpu_tile *tile,
                             float *scores,
                             int64_t pitch,
                             const int num_rows) {
-    const uint16_t *query = (const uint16_t *)(const void *)tile->scratch->packed_query;
+    const uint16_t *query = (const uint16_t *)(const void *)tile->packed_query;
     const int64_t head_size = tile->op->cache.head_size;
     const int64_t whole = head_size - head_size % PAIR_WIDTH;
     const __mmask32 tail = (__mmask32)((1u << (head_size % PAIR_WIDTH)) - 1u);
@@ -129,18 +129,19 @@ INLINE void few_pair_scores(const struct pkvi_cpu_tile *tile,
     }
 }
 
-INLINE void few_pairs(struct pkvi_cpu_tile *tile, const int num_rows) {
-    int64_t pitch = few_pack_pairs(tile, num_rows);
-    struct few_walk walk;
+INLINE void few_pairs(const struct pkvi_cpu_tile *tiles, int32_t num_tiles, const int num_rows) {
+    int64_t pitch = 0;
+    struct few_decode decode;
 
-    few_begin(tile, &walk, PKV_DTYPE_BFLOAT16, num_rows);
-    while (walk.first < tile->end_key) {
-        const struct few_step now = few_now(tile, &walk);
-
-        few_pair_scores(tile, &now, tile->scratch->scores, pitch, num_rows);
-        few_take(tile, &walk, &now, PKV_DTYPE_BFLOAT16, num_rows);
+    for (int32_t i = 0; i < num_tiles; i++) {
+        pitch = few_pack_pairs(&tiles[i], num_rows);
     }
-    few_end(tile, &walk, PKV_DTYPE_BFLOAT16, num_rows);
+    few_begin(&decode, tiles, num_tiles, PKV_DTYPE_BFLOAT16, num_rows);
+    for (struct few_step now = few_first(&decode.walk); now.count > 0;) {
+        few_pair_scores(&tiles[decode.walk.index], &now, tiles->scratch->scores, pitch, num_rows);
+        now = few_take(&decode, &now, PKV_DTYPE_BFLOAT16, num_rows);
+    }
+    few_end(&decode, PKV_DTYPE_BFLOAT16, num_rows);
 }
 
 /* ---- Many rows: the walk and the products of the template, packing and softmax of its own */
@@ -280,17 +281,17 @@ INLINE bool has_pairs(const struct pkvi_cpu_tile *tile) {
            tile->op->args.k_cache.dtype == PKV_DTYPE_BFLOAT16;
 }
 
-static void attend_few_pairs(struct pkvi_cpu_tile *tile) {
-    if (!has_pairs(tile)) {
-        attend_few(tile);
-    } else if (tile->num_rows == 1) {
-        few_pairs(tile, 1);
-    } else if (tile->num_rows == 2) {
-        few_pairs(tile, 2);
-    } else if (tile->num_rows <= 4) {
-        few_pairs(tile, 4);
+static void attend_few_pairs(struct pkvi_cpu_tile *tiles, int32_t num_tiles) {
+    if (!has_pairs(tiles)) {
+        attend_few(tiles, num_tiles);
+    } else if (tiles->num_rows == 1) {
+        few_pairs(tiles, num_tiles, 1);
+    } else if (tiles->num_rows == 2) {
+        few_pairs(tiles, num_tiles, 2);
+    } else if (tiles->num_rows <= 4) {
+        few_pairs(tiles, num_tiles, 4);
     } else {
-        few_pairs(tile, FEW_MAX_ROWS);
+        few_pairs(tiles, num_tiles, FEW_MAX_ROWS);
     }
 }
 

@@ -12,8 +12,7 @@
  * Row counts are padded to 1, 2, 4 or 8 with zero queries, whose results nobody reads. */
 #include <string.h>
 
-#include "kernels/cpu/cpu.h"
-#include "kernels/cpu/few_stream.h"
+#include "kernels/cpu/few_walk.h"
 
 /* Accumulators that are in flight at once: enough to hide the latency of a fused multiply-add. */
 #define FEW_ACCUMULATORS 8
@@ -24,16 +23,6 @@
 
 /* Keys of a step of the loop over values. */
 #define FEW_UNROLL 4
-
-/* Windows of keys ahead whose addresses are found, and their pages touched, so that address
- * translation is warm when they come; and the places of the ring that holds them. */
-#define TOUCH_WINDOWS 3
-#define RING (TOUCH_WINDOWS + 1)
-
-/* Bytes of keys that a step uses, about: keys and values of a step and what is fetched meanwhile
- * stay in a first-level cache of 32 KiB together with the query and the accumulators. */
-#define STEP_BYTES 6144
-#define MIN_STEP 8
 
 #ifndef VECTOR_LOADS_PAIRS
 /* Two vectors of elements that lie side by side; an instruction set may give them in an order that
@@ -150,7 +139,7 @@ INLINE void few_scores(const struct pkvi_cpu_tile *tile,
         }
         UNROLL
         for (int row = 0; row < num_rows; row += group) {
-            few_block(tile, &stream, keys, tile->scratch->query + row * tile->query_pitch,
+            few_block(tile, &stream, keys, tile->query + row * tile->query_pitch,
                       scores + (int64_t)t * num_rows + row, num_rows, dtype, group);
         }
     }
@@ -344,8 +333,8 @@ INLINE void few_values(const struct pkvi_cpu_tile *tile,
 #define FEW_SLAB(num_vectors, is_half)                                                             \
     few_slab(rows, &stream, weights + row, num_rows,                                               \
              state->has_factor ? state->factor + row : NULL,                                       \
-             tile->scratch->accumulator + row * tile->accumulator_pitch + d,                       \
-             tile->accumulator_pitch, d * size, dtype, group, num_vectors, is_half)
+             tile->accumulator + row * tile->accumulator_pitch + d, tile->accumulator_pitch,       \
+             d * size, dtype, group, num_vectors, is_half)
     for (int row = 0; row < num_rows; row += group) {
         int64_t d = 0;
 
@@ -381,49 +370,13 @@ NOINLINE void soft_cap_scores(float softcap, float *scores, int32_t count) {
     }
 }
 
-/* ---- A walk over the keys of a tile, step by step; a kernel brings its scores */
+/* ---- A walk over the keys of tiles, step by step; a kernel brings its scores */
 
-/* Where the keys of the window around `first` and of the TOUCH_WINDOWS behind it are. */
-struct few_walk {
-    struct pkvi_cpu_rows windows[RING];
-    struct few_state state;
-    int64_t first, found; /* key of the next step, and of the next window to find */
-    int32_t step_size;
+struct few_decode {
+    struct few_walk walk;
+    struct few_state state[PKVI_CPU_MAX_TILES];
     bool has_passes; /* something stands between scores and weights beside masks */
 };
-
-INLINE struct pkvi_cpu_rows *few_window(const struct pkvi_cpu_tile *tile,
-                                        struct few_walk *walk,
-                                        int64_t key) {
-    return &walk->windows[(key - tile->first_key) / PKVI_CPU_FEW_KEYS % RING];
-}
-
-INLINE void few_find(const struct pkvi_cpu_tile *tile, struct few_walk *walk) {
-    int64_t left = tile->end_key - walk->found;
-    struct pkvi_cpu_rows *out = few_window(tile, walk, walk->found);
-    const struct pkvi_cpu_rows *before =
-        walk->found > tile->first_key ? few_window(tile, walk, walk->found - 1) : NULL;
-
-    if (left <= 0) {
-        return;
-    }
-    pkvi_cpu_find_rows(tile, walk->found,
-                       left < PKVI_CPU_FEW_KEYS ? (int32_t)left : PKVI_CPU_FEW_KEYS, before, out);
-    walk->found += PKVI_CPU_FEW_KEYS;
-}
-
-/* The step at `key`; none behind the last key. */
-INLINE struct few_step few_step_at(const struct pkvi_cpu_tile *tile,
-                                   struct few_walk *walk,
-                                   int64_t key) {
-    int32_t start = (int32_t)((key - tile->first_key) % PKVI_CPU_FEW_KEYS);
-    const struct pkvi_cpu_rows *window = few_window(tile, walk, key);
-    int32_t left = key < tile->end_key ? window->count - start : 0;
-    struct few_step step = {window->key + start, window->value + start,
-                            left < walk->step_size ? left : walk->step_size};
-
-    return step;
-}
 
 /* Bring rows of floats into the order of columns that vector_load_pair gives, or back. */
 INLINE void few_order(float *rows,
@@ -439,60 +392,49 @@ INLINE void few_order(float *rows,
     }
 }
 
-INLINE int64_t few_key_size(const struct pkvi_cpu_tile *tile) {
-    return tile->op->cache.head_size * (int64_t)pkv_dtype_size(tile->op->args.k_cache.dtype);
-}
-
-/* Start with nothing seen, and with rows of zeros behind the tile's. */
-INLINE void few_begin(struct pkvi_cpu_tile *tile,
-                      struct few_walk *walk,
+/* Start with nothing seen, and with rows of zeros behind each tile's. */
+INLINE void few_begin(struct few_decode *decode,
+                      const struct pkvi_cpu_tile *tiles,
+                      int32_t num_tiles,
                       const pkv_dtype dtype,
                       const int num_rows) {
-    struct pkvi_cpu_scratch *scratch = tile->scratch;
+    const struct pkvi_cache_shape *cache = &tiles->op->cache;
+    const int64_t pitch = tiles->query_pitch;
 
-    for (int lane = 0; lane < VECTOR_WIDTH; lane++) {
-        walk->state.maximum[lane] = -INFINITY;
-        walk->state.sum[lane] = 0.0f;
+    for (int32_t i = 0; i < num_tiles; i++) {
+        const struct pkvi_cpu_tile *tile = &tiles[i];
+
+        for (int lane = 0; lane < VECTOR_WIDTH; lane++) {
+            decode->state[i].maximum[lane] = -INFINITY;
+            decode->state[i].sum[lane] = 0.0f;
+        }
+        for (int32_t row = tile->num_rows; row < num_rows; row++) {
+            memset(tile->query + row * pitch, 0, (size_t)pitch * sizeof(float));
+        }
+        few_order(tile->query, cache->head_size, pitch, num_rows, dtype, true);
+        memset(tile->accumulator, 0, (size_t)(num_rows * tile->accumulator_pitch) * sizeof(float));
     }
-    for (int32_t row = tile->num_rows; row < num_rows; row++) {
-        memset(scratch->query + row * tile->query_pitch, 0,
-               (size_t)tile->query_pitch * sizeof(float));
-    }
-    few_order(scratch->query, tile->op->cache.head_size, tile->query_pitch, num_rows, dtype, true);
-    memset(scratch->accumulator, 0, (size_t)(num_rows * tile->accumulator_pitch) * sizeof(float));
-    walk->first = walk->found = tile->first_key;
-    walk->step_size = PKVI_CPU_FEW_KEYS;
-    while (walk->step_size > MIN_STEP && walk->step_size * few_key_size(tile) > STEP_BYTES) {
-        walk->step_size /= 2;
-    }
-    walk->has_passes = tile->second_scale != 1.0f ||
-                       tile->op->cache.k_scale_kind == PKVI_SCALE_TOKEN_HEAD ||
-                       tile->op->cache.v_scale_kind == PKVI_SCALE_TOKEN_HEAD;
-    for (int i = 0; i < TOUCH_WINDOWS; i++) {
-        few_find(tile, walk);
-    }
+    decode->has_passes = tiles->second_scale != 1.0f ||
+                         cache->k_scale_kind == PKVI_SCALE_TOKEN_HEAD ||
+                         cache->v_scale_kind == PKVI_SCALE_TOKEN_HEAD;
+    few_start_walk(&decode->walk, tiles, num_tiles);
 }
 
-/* The step whose scores are due. */
-INLINE struct few_step few_now(const struct pkvi_cpu_tile *tile, struct few_walk *walk) {
-    if ((walk->first - tile->first_key) % PKVI_CPU_FEW_KEYS == 0) {
-        few_find(tile, walk);
-    }
-    return few_step_at(tile, walk, walk->first);
-}
-
-/* Scores of this step become weights, their values are added, and the walk goes on. */
-INLINE void few_take(struct pkvi_cpu_tile *tile,
-                     struct few_walk *walk,
-                     const struct few_step *now,
-                     const pkv_dtype dtype,
-                     const int num_rows) {
-    const struct few_step next = few_step_at(tile, walk, walk->first + walk->step_size);
+/* Scores of this step become weights, their values are added, and the walk goes on, to the step
+ * that is returned; it is empty behind the last. */
+INLINE struct few_step few_take(struct few_decode *decode,
+                                const struct few_step *now,
+                                const pkv_dtype dtype,
+                                const int num_rows) {
+    struct few_walk *walk = &decode->walk;
+    const struct pkvi_cpu_tile *tile = &walk->tiles[walk->index];
+    struct few_state *state = &decode->state[walk->index];
+    const struct few_step next = few_next(walk);
     const float softcap = tile->op->args.softcap;
     float *scores = tile->scratch->scores;
     int32_t count = now->count;
 
-    if (walk->has_passes) {
+    if (decode->has_passes) {
         pkvi_cpu_scale_scores(tile, walk->first, count, num_rows, scores);
         if (softcap > 0.0f) {
             soft_cap_scores(softcap, scores, count * num_rows);
@@ -502,60 +444,64 @@ INLINE void few_take(struct pkvi_cpu_tile *tile,
     if (pkvi_cpu_needs_mask(tile, walk->first, count)) {
         pkvi_cpu_mask_scores(tile, walk->first, count, num_rows, scores);
     }
-    few_softmax_rows(&walk->state, scores, count * num_rows, num_rows);
-    if (walk->has_passes) {
+    few_softmax_rows(state, scores, count * num_rows, num_rows);
+    if (decode->has_passes) {
         pkvi_cpu_scale_weights(tile, walk->first, count, num_rows, scores);
     }
-    few_values(tile, now, &next, scores, &walk->state, dtype, num_rows);
-    walk->first += walk->step_size;
+    few_values(tile, now, &next, scores, state, dtype, num_rows);
+    few_go_on(walk);
+    return next;
 }
 
 /* Leave maximum and sum of each row in the scratch, and its columns in their order. */
-INLINE void few_end(struct pkvi_cpu_tile *tile,
-                    const struct few_walk *walk,
-                    const pkv_dtype dtype,
-                    const int num_rows) {
-    few_order(tile->scratch->accumulator, tile->op->cache.v_head_size, tile->accumulator_pitch,
-              num_rows, dtype, false);
-    for (int row = 0; row < num_rows; row++) {
-        float sum = 0.0f;
+INLINE void few_end(const struct few_decode *decode, const pkv_dtype dtype, const int num_rows) {
+    for (int32_t i = 0; i < decode->walk.num_tiles; i++) {
+        const struct pkvi_cpu_tile *tile = &decode->walk.tiles[i];
+        const struct few_state *state = &decode->state[i];
 
-        for (int lane = row; lane < VECTOR_WIDTH; lane += num_rows) {
-            sum += walk->state.sum[lane];
+        few_order(tile->accumulator, tile->op->cache.v_head_size, tile->accumulator_pitch, num_rows,
+                  dtype, false);
+        for (int row = 0; row < num_rows; row++) {
+            float sum = 0.0f;
+
+            for (int lane = row; lane < VECTOR_WIDTH; lane += num_rows) {
+                sum += state->sum[lane];
+            }
+            tile->maximum[row] = state->maximum[row];
+            tile->sum[row] = sum;
         }
-        tile->scratch->maximum[row] = walk->state.maximum[row];
-        tile->scratch->sum[row] = sum;
     }
 }
 
-INLINE void few_template(struct pkvi_cpu_tile *tile, const pkv_dtype dtype, const int num_rows) {
-    struct few_walk walk;
+INLINE void few_template(const struct pkvi_cpu_tile *tiles,
+                         int32_t num_tiles,
+                         const pkv_dtype dtype,
+                         const int num_rows) {
+    struct few_decode decode;
 
-    few_begin(tile, &walk, dtype, num_rows);
-    while (walk.first < tile->end_key) {
-        const struct few_step now = few_now(tile, &walk);
-
-        few_scores(tile, &now, tile->scratch->scores, dtype, num_rows);
-        few_take(tile, &walk, &now, dtype, num_rows);
+    few_begin(&decode, tiles, num_tiles, dtype, num_rows);
+    for (struct few_step now = few_first(&decode.walk); now.count > 0;) {
+        few_scores(&tiles[decode.walk.index], &now, tiles->scratch->scores, dtype, num_rows);
+        now = few_take(&decode, &now, dtype, num_rows);
     }
-    few_end(tile, &walk, dtype, num_rows);
+    few_end(&decode, dtype, num_rows);
 }
 
 /* One instance for each dtype and padded number of rows. */
 #define FEW_INSTANCES(name, dtype)                                                                 \
-    static void few_##name(struct pkvi_cpu_tile *tile) {                                           \
-        if (tile->num_rows == 1) {                                                                 \
-            few_template(tile, dtype, 1);                                                          \
-        } else if (tile->num_rows == 2) {                                                          \
-            few_template(tile, dtype, 2);                                                          \
-        } else if (tile->num_rows <= 4) {                                                          \
-            few_template(tile, dtype, 4);                                                          \
+    static void few_##name(struct pkvi_cpu_tile *tiles, int32_t num_tiles) {                       \
+        if (tiles->num_rows == 1) {                                                                \
+            few_template(tiles, num_tiles, dtype, 1);                                              \
+        } else if (tiles->num_rows == 2) {                                                         \
+            few_template(tiles, num_tiles, dtype, 2);                                              \
+        } else if (tiles->num_rows <= 4) {                                                         \
+            few_template(tiles, num_tiles, dtype, 4);                                              \
         } else {                                                                                   \
-            few_template(tile, dtype, FEW_MAX_ROWS);                                               \
+            few_template(tiles, num_tiles, dtype, FEW_MAX_ROWS);                                   \
         }                                                                                          \
     }
 
-#define FEW_MAX_ROWS (VECTOR_WIDTH < 8 ? 4 : 8)
+#define FEW_MAX_ROWS (VECTOR_WIDTH < 8 ? 4 : PKVI_CPU_FEW_ROWS)
 
 FEW_INSTANCES(float32, PKV_DTYPE_FLOAT32)
 FEW_INSTANCES(float16, PKV_DTYPE_FLOAT16)
@@ -563,22 +509,22 @@ FEW_INSTANCES(bfloat16, PKV_DTYPE_BFLOAT16)
 FEW_INSTANCES(e4m3, PKV_DTYPE_FLOAT8_E4M3)
 FEW_INSTANCES(int8, PKV_DTYPE_INT8)
 
-static void attend_few(struct pkvi_cpu_tile *tile) {
-    switch (tile->op->args.k_cache.dtype) {
+static void attend_few(struct pkvi_cpu_tile *tiles, int32_t num_tiles) {
+    switch (tiles->op->args.k_cache.dtype) {
     case PKV_DTYPE_FLOAT16:
-        few_float16(tile);
+        few_float16(tiles, num_tiles);
         break;
     case PKV_DTYPE_BFLOAT16:
-        few_bfloat16(tile);
+        few_bfloat16(tiles, num_tiles);
         break;
     case PKV_DTYPE_FLOAT8_E4M3:
-        few_e4m3(tile);
+        few_e4m3(tiles, num_tiles);
         break;
     case PKV_DTYPE_INT8:
-        few_int8(tile);
+        few_int8(tiles, num_tiles);
         break;
     default:
-        few_float32(tile);
+        few_float32(tiles, num_tiles);
         break;
     }
 }

@@ -18,6 +18,10 @@
 #define PKVI_CPU_MANY_KEYS 64
 #define PKVI_CPU_FEW_KEYS 32
 
+/* Rows of a tile for attend_few, and how many of those tiles go together: 4 gain what 8 would. */
+#define PKVI_CPU_FEW_ROWS 8
+#define PKVI_CPU_MAX_TILES 4
+
 /* Rows of floats in scratch memory are padded so that a kernel may work on whole vectors. */
 #define PKVI_CPU_MAX_PITCH (PKV_MAX_HEAD_SIZE + 64)
 
@@ -42,6 +46,7 @@ struct pkvi_cpu_tile {
     const struct pkvi_attention *op;
     const pkv_block_id *table;
     struct pkvi_cpu_scratch *scratch;
+    float *query, *packed_query, *accumulator, *maximum, *sum; /* this tile's part of the scratch */
     int64_t first_key, end_key; /* none of the rows sees keys outside */
     int32_t head;               /* kv head */
     int32_t num_rows;
@@ -72,8 +77,9 @@ struct pkvi_cpu_kernels {
     /* Read or write `count` elements. */
     void (*load_row)(float *target, const void *source, pkv_dtype dtype, int32_t count);
     void (*store_row)(void *target, const float *source, pkv_dtype dtype, int32_t count);
-    /* Fill accumulator, maximum and sum of the tile's scratch from its query rows. */
-    void (*attend_few)(struct pkvi_cpu_tile *tile);
+    /* Fill accumulator, maximum and sum of each tile from its query rows. Tiles that are given
+     * together have the same rows and keys and are of heads that follow each other. */
+    void (*attend_few)(struct pkvi_cpu_tile *tiles, int32_t num_tiles);
     void (*attend_many)(struct pkvi_cpu_tile *tile);
 };
 
