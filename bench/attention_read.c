@@ -6,8 +6,8 @@
 
 #include <pthread.h>
 
-/* How the decode kernel walks, which is not public: kernels/cpu/attend_few_template.h and, for the
- * window, PKVI_CPU_FEW_KEYS in cpu.h. They must follow it. A work item of the plan is a chunk; the
+/* How the decode kernel walks, which is not public: kernels/cpu/few_walk.h, for the heads that go
+ * together attend.c and for the window PKVI_CPU_FEW_KEYS in cpu.h. They must follow it. A work item of the plan is a chunk; the
  * addresses of a window of its keys are found at once, TOUCH_WINDOWS before they are used, and the
  * pages of slabs that do not follow the one before are touched then. A step is the window, halved
  * down to MIN_STEP until its keys have STEP_BYTES at most. */
@@ -16,6 +16,9 @@
 #define TOUCH_WINDOWS 3
 #define STEP_BYTES 6144
 #define MIN_STEP 8
+#define LONGEST_PART 4096
+#define TOGETHER_BYTES 16384
+#define MAX_TOGETHER 4
 #define PAGE 4096
 #define LINE 64
 
@@ -122,28 +125,53 @@ static uint64_t read_rows(const unsigned char *const *rows,
     return result;
 }
 
-/* Keys of a step, then its values, step by step. */
-static uint64_t read_item(struct walk *walk, int32_t step) {
+/* Keys of a step, then its values; then the next head's of the same step; and so step by step. */
+static uint64_t read_items(struct walk *walks, int32_t num_walks, int32_t step) {
+    int32_t first = walks->first, end = walks->end;
     uint64_t result = 0;
 
-    walk->found = walk->first;
-    for (int i = 0; i < TOUCH_WINDOWS; i++) {
-        find_window(walk);
-    }
-    for (int32_t key = walk->first; key < walk->end; key += step) {
-        int32_t left = walk->end - key, ahead = left - step;
-
-        if ((key - walk->first) % WINDOW == 0) {
-            find_window(walk);
+    for (int32_t i = 0; i < num_walks; i++) {
+        walks[i].found = first;
+        for (int window = 0; window < TOUCH_WINDOWS; window++) {
+            find_window(&walks[i]);
         }
-        left = left < step ? left : step;
-        ahead = ahead < 0 ? 0 : ahead < step ? ahead : step;
-        result |=
-            read_rows(rows_at(walk, key, 0), left, rows_at(walk, key, 1), left, walk->row_size);
-        result |= read_rows(rows_at(walk, key, 1), left, rows_at(walk, key + step, 0), ahead,
-                            walk->row_size);
+    }
+    for (int32_t key = first; key < end; key += step) {
+        int32_t left = end - key < step ? end - key : step;
+        int32_t ahead = end - key - left < step ? end - key - left : step;
+
+        for (int32_t i = 0; i < num_walks && (key - first) % WINDOW == 0; i++) {
+            find_window(&walks[i]);
+        }
+        for (int32_t i = 0; i < num_walks; i++) {
+            const struct walk *walk = &walks[i];
+            bool is_last = i + 1 == num_walks;
+
+            result |=
+                read_rows(rows_at(walk, key, 0), left, rows_at(walk, key, 1), left, walk->row_size);
+            result |= read_rows(rows_at(walk, key, 1), left,
+                                rows_at(&walks[is_last ? 0 : i + 1], is_last ? key + step : key, 0),
+                                is_last ? ahead : left, walk->row_size);
+        }
     }
     return result;
+}
+
+/* Heads that go through a block together: those whose parts of a block lie one behind the other and
+ * are short, as many as fill TOGETHER_BYTES with query rows and accumulators. */
+static int32_t count_together(const attention_setup *setup, const pkv_tensor *keys) {
+    const attention_setup_config *c = &setup->config;
+    int64_t part = (int64_t)c->block_size * c->head_size;
+    int64_t num_bytes =
+        2 * (int64_t)sizeof(float) * c->head_size * (c->num_query_heads / c->num_kv_heads);
+    int64_t count = TOGETHER_BYTES / num_bytes;
+
+    if (keys->stride[1] != part || part * (int64_t)pkv_dtype_size(c->kv_dtype) > LONGEST_PART ||
+        count < 1) {
+        return 1;
+    }
+    count = count < MAX_TOGETHER ? count : MAX_TOGETHER;
+    return count < c->num_kv_heads ? (int32_t)count : c->num_kv_heads;
 }
 
 uint64_t attention_read_traversal(const attention_setup *setup,
@@ -152,9 +180,11 @@ uint64_t attention_read_traversal(const attention_setup *setup,
                                   int32_t num_parts) {
     const attention_setup_config *c = &setup->config;
     int which = table == TABLE_CONTIGUOUS ? 0 : 1;
-    struct walk walk = {.setup = setup,
-                        .views = {&setup->k_cache[which], &setup->v_cache[which]},
-                        .row_size = c->head_size * (int64_t)pkv_dtype_size(c->kv_dtype)};
+    int32_t together = count_together(setup, &setup->k_cache[which]);
+    const struct walk walk = {.setup = setup,
+                              .views = {&setup->k_cache[which], &setup->v_cache[which]},
+                              .row_size = c->head_size * (int64_t)pkv_dtype_size(c->kv_dtype)};
+    struct walk walks[MAX_TOGETHER];
     int32_t step = WINDOW;
     uint64_t result = 0;
     int64_t unit = 0;
@@ -166,15 +196,22 @@ uint64_t attention_read_traversal(const attention_setup *setup,
     const int32_t last = (c->seq_len - 1) / CHUNK * CHUNK;
     for (int32_t i = 0; i < 2 * c->num_requests; i++) {
         bool is_last = i >= c->num_requests;
+        int32_t end = is_last ? c->seq_len : last;
 
-        walk.blocks = setup->tables[table] + i % c->num_requests * setup->num_columns;
-        for (walk.first = is_last ? last : 0; walk.first < (is_last ? c->seq_len : last);
-             walk.first += CHUNK) {
-            walk.end = is_last ? c->seq_len : walk.first + CHUNK;
-            for (walk.head = 0; walk.head < c->num_kv_heads; walk.head++, unit++) {
-                if (unit % num_parts == part) {
-                    result |= read_item(&walk, step);
+        for (int32_t first = is_last ? last : 0; first < end; first += CHUNK) {
+            for (int32_t head = 0; head < c->num_kv_heads; head += together, unit++) {
+                int32_t count = c->num_kv_heads - head;
+
+                count = count < together ? count : together;
+                for (int32_t n = 0; n < count; n++) {
+                    walks[n] = walk;
+                    walks[n].blocks =
+                        setup->tables[table] + i % c->num_requests * setup->num_columns;
+                    walks[n].head = head + n;
+                    walks[n].first = first;
+                    walks[n].end = is_last ? end : first + CHUNK;
                 }
+                result |= unit % num_parts == part ? read_items(walks, count, step) : 0;
             }
         }
     }
