@@ -62,12 +62,6 @@ function fail(key, text) {
     if (operation ~ /^(LDL|STL)/) locals[current]++
 }
 
-# Products of 16 x 8 x 16 of a tile: S of each key warp's share, then its share of the columns.
-function expected_products(head, value, key_warps, tile_keys) {
-    tile_keys = head <= 128 ? 64 : 32
-    return tile_keys / key_warps / 8 * head / 16 + value / key_warps / 8 * tile_keys / 16
-}
-
 function check(key, name, part, expected, is_quantised) {
     name = key
     sub(/^[^\t]*\t/, "", name)

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: the libpagedkv authors
 
-# code_rules.awk on listings of a library with one matrix and one plain kernel: as it should be, and
+# code_rules.awk and ptx_rules.awk on listings of a library with one matrix and one plain kernel: as it should be, and
 # with a mistake each.
 set -u
 LC_ALL=C
 export LC_ALL
 
-rules=$(dirname "$0")/code_rules.awk
+here=$(dirname "$0")
 scratch=$(mktemp -d) || exit 2
 trap 'rm -rf "$scratch"' EXIT
 num_failed=0
@@ -47,7 +47,35 @@ release() {
 # Run the rules over standard input, for $1 matrix kernels (1); print nothing, return what they say.
 judge() {
     awk -v table="$scratch/table" -v num_expected_matrix="${1:-1}" -v num_expected_plain=1 \
-        -f "$rules" >"$scratch/out" 2>&1
+        -f "$here/products.awk" -f "$here/code_rules.awk" >"$scratch/out" 2>&1
+}
+
+# Print the PTX of both kernels.
+ptx() {
+    echo ".visible .entry ${matrix#void }"
+    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do
+        printf '\tmma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%%f1}, {%%r1}, {%%r2}, {%%f1};\n'
+    done
+    printf '\tldmatrix.sync.aligned.m8n8.x4.shared.b16 {%%r1}, [%%r2];\n'
+    printf '\tcp.async.cg.shared.global.L2::128B [%%r1], [%%rd1], 16, %%r2;\n'
+    printf '\tst.global.v2.f32 [%%rd1], {%%f1, %%f2};\n'
+    echo ".visible .entry ${plain#void }"
+    printf '\tld.global.f32 %%f1, [%%rd1];\n'
+}
+
+judge_ptx() {
+    awk -v num_expected_matrix=1 -v num_expected_plain=1 \
+        -f "$here/products.awk" -f "$here/ptx_rules.awk" >"$scratch/out" 2>&1
+}
+
+# The same of ptx: after the sed command $1 it must be refused with the words $2.
+refuse_ptx() {
+    num_refused=$((num_refused + 1))
+    if ptx | sed "$1" | judge_ptx || ! grep -q "$2" "$scratch/out"; then
+        echo "PTX not refused with '$2': $1" >&2
+        cat "$scratch/out" >&2
+        num_failed=$((num_failed + 1))
+    fi
 }
 
 # The listing (or $3, of $4 matrix kernels) after the sed command $1 must be refused with the words
@@ -95,4 +123,17 @@ refuse '/sm_89/,$s/pkvi::e4m3/__half/' 'sm_89: 1 matrix kernels, not 2' release 
 refuse '/sm_89/,$s/attend_kernel/other_kernel/' 'sm_89: 0 matrix kernels, not 1' release 2
 refuse 's/sm_89/sm_90/' 'sm_90: 1 matrix kernels, not 2' release 2
 refuse 's/sm_80/sm_90/' 'sm_89: 1 matrix kernels, not 2' release 2
+if ! ptx | judge_ptx; then
+    echo "the PTX without a mistake is refused" >&2
+    cat "$scratch/out" >&2
+    num_failed=$((num_failed + 1))
+fi
+refuse_ptx '/mma/{x;s/^/x/;/^x$/{x;d;};x;}' '15 products, not 16'
+refuse_ptx '/ldmatrix/d' 'matrix loads are missing'
+refuse_ptx '/cp.async/d' 'no asynchronous copy'
+refuse_ptx 's/v2.f32/f32/' 'no load or store of a vector'
+refuse_ptx 's/ld.global.f32/ld.local.f32/' '1 uses of local memory'
+refuse_ptx 's/ld.global.f32.*/mma.sync.aligned.m16n8k16/' 'a plain kernel multiplies matrices'
+refuse_ptx 's/attend_kernel/other_kernel/' '0 matrix kernels, not 1'
+refuse_ptx 's/attend_plain_kernel/other_kernel/' '0 plain kernels, not 1'
 [ "$num_failed" -eq 0 ] && echo "$num_refused mistakes are found"
