@@ -101,7 +101,9 @@ build_programs() {
 
 if [ -n "$build" ]; then
     build_programs "$build" || { echo "gpu.sh: the build failed" >&2; exit 1; }
-    echo "gpu.sh: $(du -sk "$build/gpu_binaries" | cut -f1) KiB in $build/gpu_binaries" >&2
+    kib=$(du -sk "$build/gpu_binaries" | cut -f1)
+    echo "gpu.sh: $kib KiB in $build/gpu_binaries" >&2
+    [ "$kib" -le 61440 ] || { echo "gpu.sh: more than 60 MiB to carry" >&2; exit 1; }
     exit 0
 fi
 

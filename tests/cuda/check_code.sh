@@ -4,8 +4,8 @@
 
 # Looks at the device code inside of a built library, without running it: that every kernel is there
 # for every architecture, multiplies with tensor cores, copies 16 bytes at once, and keeps nothing
-# in local memory (code_rules.awk, ptx_rules.awk), and that all of it is not too large. Leaves a table
-# of the kernels.
+# in local memory (code_rules.awk, ptx_rules.awk), and that all of it is not too large. Leaves a
+# table of the kernels.
 # usage: check_code.sh CUOBJDUMP LIBRARY TABLE      exit 0: as it should be, 1: not, 77: no tool
 set -u
 LC_ALL=C

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: the libpagedkv authors
 
-# code_rules.awk and ptx_rules.awk on listings of a library with one matrix and one plain kernel: as it should be, and
-# with a mistake each.
+# code_rules.awk and ptx_rules.awk on listings of a library with one matrix and one plain kernel: as
+# it should be, and with a mistake each.
 set -u
 LC_ALL=C
 export LC_ALL
@@ -54,7 +54,7 @@ judge() {
 ptx() {
     echo ".visible .entry ${matrix#void }"
     for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do
-        printf '\tmma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%%f1}, {%%r1}, {%%r2}, {%%f1};\n'
+        printf '\tmma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%%f1}, {%%r1};\n'
     done
     printf '\tldmatrix.sync.aligned.m8n8.x4.shared.b16 {%%r1}, [%%r2];\n'
     printf '\tcp.async.cg.shared.global.L2::128B [%%r1], [%%rd1], 16, %%r2;\n'
