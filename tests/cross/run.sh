@@ -41,9 +41,9 @@ for source in "$root"/src/device/*.c "$root"/src/attention/*.c "$root"/src/trans
     fi
     objects="$objects $object"
 done
-for name in test_device test_tensor test_transfer test_attention_write test_attention_merge \
-    test_attention_refuse test_attention_steps test_attention_bitwise test_attention_lengths \
-    test_attention; do
+for name in test_device test_tensor test_transfer test_data_refusals test_attention_write \
+    test_attention_merge test_attention_refuse test_attention_steps test_attention_bitwise \
+    test_attention_lengths test_attention; do
     # shellcheck disable=SC2086
     aarch64-linux-gnu-gcc $flags "$root/tests/$name.c" $objects -static -lpthread -lm \
         -o "$out/$name"
