@@ -22,8 +22,8 @@ const char *attention_blas_name(void);
 bool attention_blas_open(attention_blas *blas, const attention_setup *setup);
 void attention_blas_close(attention_blas *blas);
 
-/* Compute output[query token][head][...], causal. Returns nanoseconds by the clock `now`; NaN without
- * a BLAS. */
+/* Compute output[query token][head][...], causal. Returns nanoseconds by the clock `now`; NaN
+ * without a BLAS. */
 double attention_blas_run(attention_blas *blas, int32_t num_threads, int64_t (*now)(void));
 
 #endif

@@ -66,8 +66,8 @@ static size_t output_size(const attention_setup_config *c) {
            (size_t)(c->num_query_heads * c->head_size) * pkv_dtype_size(c->query_dtype);
 }
 
-/* `count` query tokens from `first` on of the last request, by themselves: how far the output of the
- * batch is from what the reference computes. Negative where that cannot be computed. */
+/* `count` query tokens from `first` on of the last request, by themselves: how far the output of
+ * the batch is from what the reference computes. Negative where that cannot be computed. */
 static double error_of_part(const attention_setup *setup,
                             pkv_device *reference,
                             attention_table table,

@@ -23,9 +23,9 @@ double attention_largest_error(pkv_dtype query_dtype);
 
 /* Say whether `device` computes what it should, on stderr where it does not. First and last query
  * tokens of the last request are those of the CPU's reference device, on a contiguous copy that the
- * reference has written; through each other table the device writes and reads the same bytes for the
- * whole batch; in decode one block everywhere gives what it gives the reference. The pool is left
- * written through the random table. */
+ * reference has written; through each other table the device writes and reads the same bytes for
+ * the whole batch; in decode one block everywhere gives what it gives the reference. The pool is
+ * left written through the random table. */
 bool attention_check(attention_setup *setup, pkv_device *device, const char *name);
 
 #endif

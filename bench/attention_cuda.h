@@ -49,9 +49,9 @@ int attention_cuda_stage_run(const attention_setup *setup,
                              attention_cuda_stage stage,
                              struct CUstream_st *stream);
 
-/* The whole decode kernel on FLOAT16 of head size 128, with so many tiles under way in a block and so
- * many blocks on a multiprocessor instead of what the library takes; and the merge. Its numbers are
- * the same. */
+/* The whole decode kernel on FLOAT16 of head size 128, with so many tiles under way in a block and
+ * so many blocks on a multiprocessor instead of what the library takes; and the merge. Its numbers
+ * are the same. */
 #define ATTENTION_CUDA_LEAST_STAGES 2
 #define ATTENTION_CUDA_MOST_STAGES 4
 #define ATTENTION_CUDA_MOST_BLOCKS 4

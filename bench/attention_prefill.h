@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
-/* Prefill in bench_attention: the kernel through a random table beside the same on contiguous blocks,
- * beside the peak of the arithmetic units and, where one was found, the way by hand with a BLAS, all
- * in turn in each round. What is to be timed is checked first, the result of the BLAS too. */
+/* Prefill in bench_attention: the kernel through a random table beside the same on contiguous
+ * blocks, beside the peak of the arithmetic units and, where one was found, the way by hand with a
+ * BLAS, all in turn in each round. What is to be timed is checked first, the result of the BLAS
+ * too. */
 #ifndef PKV_BENCH_ATTENTION_PREFILL_H
 #define PKV_BENCH_ATTENTION_PREFILL_H
 

@@ -7,10 +7,11 @@
 #include <pthread.h>
 
 /* How the decode kernel walks, which is not public: kernels/cpu/few_walk.h, for the heads that go
- * together attend.c and for the window PKVI_CPU_FEW_KEYS in cpu.h. They must follow it. A work item of the plan is a chunk; the
- * addresses of a window of its keys are found at once, TOUCH_WINDOWS before they are used, and the
- * pages of slabs that do not follow the one before are touched then. A step is the window, halved
- * down to MIN_STEP until its keys have STEP_BYTES at most. */
+ * together attend.c and for the window PKVI_CPU_FEW_KEYS in cpu.h. They must follow it. A work
+ * item of the plan is a chunk; the addresses of a window of its keys are found at once,
+ * TOUCH_WINDOWS before they are used, and the pages of slabs that do not follow the one before are
+ * touched then. A step is the window, halved down to MIN_STEP until its keys have STEP_BYTES at
+ * most. */
 #define CHUNK PKV_PLAN_DEFAULT_CHUNK_SIZE
 #define WINDOW 32
 #define TOUCH_WINDOWS 3

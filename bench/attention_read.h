@@ -11,8 +11,8 @@
 /* Load every byte of keys and values once, from start to end. False where a thread cannot start. */
 bool attention_read(const attention_setup *setup, int32_t num_threads);
 
-/* Load them in the order of the decode kernel: request, chunk, head, and in there the keys of a step,
- * then its values; what comes next is fetched ahead as there. Rows are whole cache lines. */
+/* Load them in the order of the decode kernel: request, chunk, head, and in there the keys of a
+ * step, then its values; what comes next is fetched ahead as there. Rows are whole cache lines. */
 bool attention_walk(const attention_setup *setup, attention_table table, int32_t num_threads);
 
 /* One thread's part of that walk; the result keeps the loads alive. */

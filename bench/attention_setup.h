@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: the libpagedkv authors */
 
 /* What bench_attention measures on: one batch whose keys and values lie twice in memory, contiguous
- * for each sequence and head, and in a pool of blocks; tables in several orders; and the call of the
- * kernel. Readers that only load the same bytes stand in attention_read.h. */
+ * for each sequence and head, and in a pool of blocks; tables in several orders; and the call of
+ * the kernel. Readers that only load the same bytes stand in attention_read.h. */
 #ifndef PKV_BENCH_ATTENTION_SETUP_H
 #define PKV_BENCH_ATTENTION_SETUP_H
 

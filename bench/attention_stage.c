@@ -148,7 +148,8 @@ TARGET static void sum_block(const unsigned char *values,
     }
 }
 
-/* What the stages work on: query and, of one chunk, scores or weights, outputs and the softmax state. */
+/* What the stages work on: query and, of one chunk, scores or weights, outputs and the softmax
+ * state. */
 static struct {
     float query[GROUP][HEAD_SIZE], scores[GROUP][CHUNK], outputs[GROUP][HEAD_SIZE];
     float sums[GROUP], largest[GROUP];

@@ -16,8 +16,8 @@
 #define LN_2 0.69314718055994530942
 
 /* Heads go through the steps of a decode together where their parts of a block lie one behind the
- * other and are no longer than a page: longer ones are read ahead well enough by themselves. Their query rows and accumulators
- * fill no more than about half of a first-level cache of 32 KiB. */
+ * other and are no longer than a page: longer ones are read ahead well enough by themselves. Their
+ * query rows and accumulators fill no more than about half of a first-level cache of 32 KiB. */
 #define LONGEST_PART 4096
 #define TOGETHER_BYTES 16384
 
