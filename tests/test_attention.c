@@ -35,14 +35,7 @@ static void expect_no_bank_conflicts(void) {
 
 /* Whether the device says that it computes the run's shape; a test of another one is skipped. */
 static bool is_supported(const struct test_device *device, const struct attention_run *run) {
-    const pkv_attention_shape shape = {.struct_size = sizeof shape,
-                                       .num_query_heads = run->c.num_query_heads,
-                                       .num_kv_heads = run->c.num_kv_heads,
-                                       .head_size = run->c.head_size,
-                                       .v_head_size = run->c.v_head_size,
-                                       .block_size = run->c.block_size,
-                                       .query_dtype = run->c.query_dtype,
-                                       .kv_dtype = run->c.kv_dtype};
+    const pkv_attention_shape shape = attention_case_shape(&run->c);
     const char *reason;
     bool answer = pkv_attention_supports(device->device, &shape, &reason);
 

@@ -103,14 +103,7 @@ static struct attention_case make_case(int pair, int size, bool is_large, enum p
 static bool is_supported(const struct test_device *device,
                          const struct attention_case *c,
                          const char *name) {
-    const pkv_attention_shape shape = {.struct_size = sizeof shape,
-                                       .num_query_heads = c->num_query_heads,
-                                       .num_kv_heads = c->num_kv_heads,
-                                       .head_size = c->head_size,
-                                       .v_head_size = c->v_head_size,
-                                       .block_size = c->block_size,
-                                       .query_dtype = c->query_dtype,
-                                       .kv_dtype = c->kv_dtype};
+    const pkv_attention_shape shape = attention_case_shape(c);
     const char *reason;
     bool answer = pkv_attention_supports(device->device, &shape, &reason);
 

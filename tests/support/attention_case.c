@@ -60,20 +60,26 @@ static void fill_defaults(struct attention_case *c) {
     }
 }
 
+pkv_attention_shape attention_case_shape(const struct attention_case *c) {
+    const pkv_attention_shape shape = {.struct_size = sizeof shape,
+                                       .num_query_heads = c->num_query_heads,
+                                       .num_kv_heads = c->num_kv_heads,
+                                       .head_size = c->head_size,
+                                       .v_head_size = c->v_head_size,
+                                       .block_size = c->block_size,
+                                       .query_dtype = c->query_dtype,
+                                       .kv_dtype = c->kv_dtype};
+
+    return shape;
+}
+
 /* The plan, its list and the workspace. */
 static void make_plan(struct attention_run *run) {
     const struct attention_case *c = &run->c;
     pkv_plan_config config = {
         .struct_size = sizeof config,
         .flags = c->plan_flags | (c->non_causal ? PKV_PLAN_NON_CAUSAL : 0u),
-        .shape = {.struct_size = sizeof config.shape,
-                  .num_query_heads = c->num_query_heads,
-                  .num_kv_heads = c->num_kv_heads,
-                  .head_size = c->head_size,
-                  .v_head_size = c->v_head_size,
-                  .block_size = c->block_size,
-                  .query_dtype = c->query_dtype,
-                  .kv_dtype = c->kv_dtype},
+        .shape = attention_case_shape(c),
         .max_requests = CASE_MAX_REQUESTS,
         .max_tokens = run->num_tokens > 0 ? run->num_tokens : 1,
         .max_seq_len = 1,

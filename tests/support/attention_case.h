@@ -99,6 +99,9 @@ struct attention_error {
     char where[192];
 };
 
+/* The shape of a case whose defaults are filled in. */
+pkv_attention_shape attention_case_shape(const struct attention_case *c);
+
 void attention_run_create(struct attention_run *run,
                           const struct attention_case *c,
                           const struct attention_memory *memory);
