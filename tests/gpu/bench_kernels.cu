@@ -192,6 +192,35 @@ template <class kernel_type> cudaError_t load_kernel(kernel_type *kernel) {
     return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void *>(kernel));
 }
 
+/* A launch of the small tile over FLOAT16, heads of 128, as the library would size it. */
+struct half_launch {
+    const pkvi::attention_instance *instance;
+    pkvi::attention_parameters p;
+    int num_multiprocessors, block_shared, multiprocessor_shared;
+    size_t bytes; /* of shared memory a block */
+};
+
+cudaError_t size_half_launch(const attention_setup *setup,
+                             attention_table table,
+                             half_launch *launch) {
+    cudaError_t error = count_multiprocessors(&launch->num_multiprocessors, &launch->block_shared,
+                                              &launch->multiprocessor_shared);
+
+    launch->instance =
+        pkvi::find_attention_instance(PKV_DTYPE_FLOAT16, PKV_DTYPE_FLOAT16, 128, 128, 16);
+    if (error != cudaSuccess || launch->instance == nullptr || setup->config.head_size != 128 ||
+        setup->config.query_dtype != PKV_DTYPE_FLOAT16 ||
+        setup->config.kv_dtype != PKV_DTYPE_FLOAT16) {
+        return error != cudaSuccess ? error : cudaErrorInvalidValue;
+    }
+    fill_parameters(setup, table, &launch->p);
+    launch->bytes =
+        pkvi::size_attention_shared(launch->instance, static_cast<size_t>(launch->block_shared),
+                                    static_cast<size_t>(launch->multiprocessor_shared),
+                                    &launch->p.num_stages, &launch->p.num_query_slots);
+    return cudaSuccess;
+}
+
 } // namespace
 
 int attention_cuda_read(const void *memory, size_t size, struct CUstream_st *stream) {
@@ -241,37 +270,29 @@ int attention_cuda_stage_run(const attention_setup *setup,
                              attention_cuda_stage stage,
                              struct CUstream_st *stream) {
     auto *const kernel = stage == CUDA_STAGE_LOADS ? stage_kernel<false> : stage_kernel<true>;
-    const pkvi::attention_instance *instance =
-        pkvi::find_attention_instance(PKV_DTYPE_FLOAT16, PKV_DTYPE_FLOAT16, 128, 128, 16);
-    int count = 0, block_shared = 0, multiprocessor_shared = 0;
-    pkvi::attention_parameters p;
-    cudaError_t error = count_multiprocessors(&count, &block_shared, &multiprocessor_shared);
+    half_launch launch = {};
+    cudaError_t error = size_half_launch(setup, table, &launch);
 
-    if (error != cudaSuccess || instance == nullptr || setup->config.head_size != 128 ||
-        setup->config.query_dtype != PKV_DTYPE_FLOAT16 ||
-        setup->config.kv_dtype != PKV_DTYPE_FLOAT16) {
-        return error != cudaSuccess ? error : cudaErrorInvalidValue;
+    if (error != cudaSuccess) {
+        return error;
     }
-    fill_parameters(setup, table, &p);
-    const size_t bytes = pkvi::size_attention_shared(instance, static_cast<size_t>(block_shared),
-                                                     static_cast<size_t>(multiprocessor_shared),
-                                                     &p.num_stages, &p.num_query_slots);
     /* As many blocks as the library starts: attention.cu. */
-    const size_t fitting = static_cast<size_t>(multiprocessor_shared) / (bytes + 1024);
+    const size_t fitting =
+        static_cast<size_t>(launch.multiprocessor_shared) / (launch.bytes + 1024);
     const auto num_blocks = static_cast<unsigned>(fitting < 1   ? 1
                                                   : fitting < 4 ? fitting
                                                                 : 4) *
-                            static_cast<unsigned>(count);
+                            static_cast<unsigned>(launch.num_multiprocessors);
     if (num_blocks * stage_traits::num_threads * sizeof(float) > ATTENTION_CUDA_LEAST_WORKSPACE) {
         return cudaErrorInvalidValue;
     }
     error = load_kernel(kernel);
     if (error == cudaSuccess) {
-        error = simt::allow_shared_bytes(kernel, bytes);
+        error = simt::allow_shared_bytes(kernel, launch.bytes);
     }
-    const simt::launch_shape shape = {dim3(num_blocks), dim3(stage_traits::num_threads), bytes,
-                                      stream, false};
-    return error == cudaSuccess ? simt::launch(kernel, shape, p) : error;
+    const simt::launch_shape shape = {dim3(num_blocks), dim3(stage_traits::num_threads),
+                                      launch.bytes, stream, false};
+    return error == cudaSuccess ? simt::launch(kernel, shape, launch.p) : error;
 }
 
 int attention_cuda_variant_run(const attention_setup *setup,
@@ -279,39 +300,32 @@ int attention_cuda_variant_run(const attention_setup *setup,
                                int32_t num_stages,
                                int32_t num_blocks,
                                struct CUstream_st *stream) {
-    const pkvi::attention_instance *instance =
-        pkvi::find_attention_instance(PKV_DTYPE_FLOAT16, PKV_DTYPE_FLOAT16, 128, 128, 16);
-    int count = 0, block_shared = 0, multiprocessor_shared = 0;
-    pkvi::attention_parameters p;
-    cudaError_t error = count_multiprocessors(&count, &block_shared, &multiprocessor_shared);
+    half_launch launch = {};
+    cudaError_t error = size_half_launch(setup, table, &launch);
 
-    if (error != cudaSuccess || instance == nullptr || setup->config.head_size != 128 ||
-        setup->config.query_dtype != PKV_DTYPE_FLOAT16 ||
-        setup->config.kv_dtype != PKV_DTYPE_FLOAT16) {
-        return error != cudaSuccess ? error : cudaErrorInvalidValue;
+    if (error != cudaSuccess) {
+        return error;
     }
-    fill_parameters(setup, table, &p);
+    const pkvi::attention_instance *instance = launch.instance;
+    pkvi::attention_parameters &p = launch.p;
     p.output = static_cast<unsigned char *>(setup->output);
     p.output_stride[0] = p.query_stride[0];
     p.output_stride[1] = p.query_stride[1];
     p.softmax_scale = static_cast<float>(1.0 / sqrt(static_cast<double>(p.head_size)));
-    const size_t usual = pkvi::size_attention_shared(instance, static_cast<size_t>(block_shared),
-                                                     static_cast<size_t>(multiprocessor_shared),
-                                                     &p.num_stages, &p.num_query_slots);
-    p.num_stages = p.num_query_slots =
-        num_stages; /* in a small tile a query goes with each stage */
+    /* In a small tile a query goes with each stage. */
+    p.num_stages = p.num_query_slots = num_stages;
     const size_t bytes =
         static_cast<size_t>(num_stages) * (instance->stage_bytes + instance->query_slot_bytes) +
         instance->other_bytes;
-    if (bytes > static_cast<size_t>(block_shared) ||
+    if (bytes > static_cast<size_t>(launch.block_shared) ||
         static_cast<size_t>(num_blocks) * (bytes + 1024) >
-            static_cast<size_t>(multiprocessor_shared)) {
+            static_cast<size_t>(launch.multiprocessor_shared)) {
         return ATTENTION_CUDA_NO_ROOM;
     }
     /* The library's own launches go on. */
-    error = simt::allow_shared_bytes(instance->kernel, bytes > usual ? bytes : usual);
+    error = simt::allow_shared_bytes(instance->kernel, bytes > launch.bytes ? bytes : launch.bytes);
     const simt::launch_shape shape = {
-        dim3(static_cast<unsigned>(num_blocks) * static_cast<unsigned>(count)),
+        dim3(static_cast<unsigned>(num_blocks) * static_cast<unsigned>(launch.num_multiprocessors)),
         dim3(static_cast<unsigned>(instance->num_threads)), bytes, stream, false};
     if (error == cudaSuccess) {
         error = simt::launch(instance->kernel, shape, p);
